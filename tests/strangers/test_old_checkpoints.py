@@ -29,11 +29,15 @@ def header(*tensors: str) -> bytes:
     return struct.pack("<Q", len(inside)) + inside
 
 
-@pytest.mark.parametrize("key", ["ema_model", "shadow weights"])
-def test_the_state_dict_of_a_file_of_averages_alone_is_named(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "quoted"), [("ema_model", "ema_model"), ("shadow weights", "'shadow weights'")]
+)
+def test_the_state_dict_of_a_file_of_averages_alone_is_named(
+    key: str, quoted: str, tmp_path: Path
+) -> None:
     path = tmp_path / "c.pt"
     torch.save({key: nn.Linear(3, 2).state_dict(), "epoch": 3}, path)
-    with pytest.raises(CheckpointError, match=f"holds no named tensors .* --state-dict {key}$"):
+    with pytest.raises(CheckpointError, match=f"holds no named tensors .* --state-dict {quoted}$"):
         load_checkpoint(path)
     assert load_checkpoint(path, key).state.keys() == {"weight", "bias"}
 

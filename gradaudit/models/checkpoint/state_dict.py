@@ -1,6 +1,7 @@
 """Reads a checkpoint of any format and returns the state dict inside it."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,10 +152,14 @@ def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, .
     state = {k: v.detach() for k, v in level.items() if _names_tensor(k, v)}
     if not state:
         inside = [k for k, v in content.items() if isinstance(k, str) and _is_state(v)]
-        remedy = " or ".join(f"--state-dict {printable(key)}" for key in inside[:_MOST_NAMED])
+        ways = [f"--state-dict {shlex.quote(printable(key))}" for key in inside[:_MOST_NAMED]]
         raise CheckpointError(
             f"{file}: holds no named tensors at the top or inside {', '.join(WRAPPERS)}; "
-            + (f"take those that it holds elsewhere by {remedy}" if inside else REMEDY)
+            + (
+                f"those elsewhere in a checkpoint are taken by {' or '.join(ways)}"
+                if ways
+                else REMEDY
+            )
         )
     _note_rest([key for key in level if key not in state], notes)
     return state, tuple(notes)
