@@ -131,7 +131,7 @@ def _group_rank(
     if fits and system.dense_flops <= gram_flops:
         return dense()
     formed = system.side**2 <= MOST_ELEMENTS and gram_flops <= flops
-    least = system.least_rank(bound) if formed else 0
+    least = system.least_rank(bound, flops) if formed else 0
     if least == bound:
         return known(bound, "structured")
     if fits:

@@ -5,6 +5,7 @@ length of rows, rounding does: ranks are taken of orthonormal bases of the filte
 gradients, which have the same row space.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self, TypeAlias
@@ -21,8 +22,8 @@ IntArray: TypeAlias = NDArray[np.int64]
 EPSILON = torch.finfo(torch.float64).eps
 NULL = 1e-10
 """Singular values of U below this share of ‖im2col‖₂ count as zero."""
-MOST_ELEMENTS = 1 << 26
-"""Elements of a dense matrix (512 MiB) above which it is not formed."""
+MOST_ELEMENTS = 40_000_000
+"""Elements of a dense matrix (320 MB) above which it is not formed."""
 
 
 def weights_matrix(filters: Tensor, geometry: Geometry, groups: int = 1) -> csr_array:
@@ -200,14 +201,22 @@ class ConvolutionSystem:
         return min(self.geometry.touched, self.height)
 
     def gram_flops(self, bound: int) -> float:
-        """About the floating-point operations of ``least_rank``."""
+        """About the floating-point operations of UᵀU, and of its factor or eigenvalues."""
         products = 20.0 * self.geometry.positions * self.width
         by_rows = self.height < self.geometry.touched
         form = products * (self.filters.rank + self.deltas.rank if by_rows else self.width)
-        return form + self.side**3 * (1 / 3 if bound == self.side else 4.0)
+        return form + (self.side**3 / 3 if bound == self.side else self.eigen_flops)
 
-    def least_rank(self, bound: int) -> int:
-        """Bound rank U from below by the eigenvalues of UᵀU above rounding; ``bound`` is above."""
+    @property
+    def eigen_flops(self) -> float:
+        """About the floating-point operations of the eigenvalues of UᵀU."""
+        return 4.0 * self.side**3
+
+    def least_rank(self, bound: int, flops: float = math.inf) -> int:
+        """Bound rank U from below by the eigenvalues of UᵀU above rounding; ``bound`` is above.
+
+        Where UᵀU has no Cholesky factor and eigenvalues cost more than ``flops``, by zero.
+        """
         if self.height < self.geometry.touched:
             matrix = self.matrix()
             gram = torch.from_numpy((matrix @ matrix.T).toarray()).to(self.filters.rows.device)
@@ -215,6 +224,8 @@ class ConvolutionSystem:
             gram = self.gram()
         if bound == len(gram) and is_definite(gram):
             return bound
+        if self.eigen_flops > flops:
+            return 0
         return int((torch.linalg.eigvalsh(gram) > _rounding(gram)).sum())
 
     def gram(self) -> Tensor:

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from ranks.reference import HAND_MADE, Case, plain, random_case
+from ranks.reference import HAND_MADE, Case, plain, random_case, system_of
 from torch import nn
 
 from gradaudit.errors import NotApplicable
@@ -95,6 +95,10 @@ def test_eigenvalues_show_a_nullity_that_the_bound_does_not_know() -> None:
     truth = replace(case, deltas=0 * case.deltas).true_rank
     assert (found.low, found.high, found.method) == (truth, truth + 18, "bound")
     assert found.bound == truth + 18
+    system = system_of(replace(case, deltas=0 * case.deltas))
+    assert system.gram_flops(found.bound) < system.eigen_flops
+    cheap = replace(case, deltas=0 * case.deltas).rank("structured", flops=system.eigen_flops - 1)
+    assert (cheap.low, cheap.high) == (0, found.bound), "no factor, and eigenvalues cost too much"
 
 
 def test_output_gradients_that_determine_every_channel_need_no_filters() -> None:
@@ -157,5 +161,5 @@ def test_generic_is_not_claimed_against_null_directions_that_were_seen() -> None
     found = case.rank().groups[0]
     assert found.bound == 600
     assert (found.low, found.high) == (597, 597)
-    bounded = case.rank(flops=80e6).groups[0]
+    bounded = case.rank(flops=1e9).groups[0]
     assert (bounded.low, bounded.high, bounded.method) == (597, 600, "bound")
