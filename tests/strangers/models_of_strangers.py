@@ -133,3 +133,10 @@ def survival():
 def several():
     d = data()
     return d | {"labels": torch.rand(300, 3, generator=torch.Generator().manual_seed(1))}
+
+
+def head_on_tanh():
+    """What the heads on cut features compute, with the derivative."""
+    model = Cut(torch.tanh)
+    model.body.requires_grad_(False)
+    return model

@@ -67,3 +67,19 @@ def test_what_is_differentiable_is_no_cut(case: str) -> None:
     )
     rows = json.loads(done.out)["measurements"]
     assert not any("cut_derivative" in row["details"] for row in rows)
+
+
+@pytest.mark.parametrize("case", ["detach", "tanh under no_grad"])
+def test_a_floor_is_near_that_of_the_derivative_that_the_model_cuts(case: str) -> None:
+    """Both compute the same function; the genie of the one with cuts gives less away.
+
+    By the cut derivative the floor would be 1: nobody learns anything.
+    """
+    _, _, *data = subject(case)
+    shares = []
+    for model in (CASES[case][0], "head_on_tanh"):
+        asked = ("floor", "-m", f"{FILE}:{model}", *data, "--sigma", "0.1", "--samples", "32")
+        rows = json.loads(run(*asked, "-f", "json", "-q").out)["measurements"]
+        shares += [r["value"] for r in rows if (r["metric"], r["layer"]) == ("mse_share", "head")]
+    assert shares[0] == pytest.approx(shares[1], rel=0.3)
+    assert max(shares) < 0.2

@@ -20,7 +20,7 @@ from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, clipped
 from gradaudit.core.randomness import torch_rng
 from gradaudit.executors.workers import ALONE, Workers
-from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
+from gradaudit.gradients.differentiation import Batch, Differentiation, checked, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
@@ -125,7 +125,10 @@ def layer_information(
     inputs, labels = view.cast(sample.records), view.cast(sample.labels)
     trace = Trace.of(view, names, inputs[:1], labels[:1])
     batch = Batch(trace, inputs, inputs, labels, range(len(inputs)))
-    way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
+    way, cells = (
+        checked(fastest(batch, "point"), batch, "point"),
+        sample.cells.to(batch.points.device),
+    )
     how = way, tuple(layers), prior, tuple(clips), seed
     chunks = _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4))
     tasks = [
