@@ -42,11 +42,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def table() -> str:
-    """A table of six columns and three classes; its spec."""
-    drawn = np.random.default_rng(0).normal(size=(90, 6))
+def table(columns: int = 6) -> str:
+    """A table of so many columns and three classes; its spec."""
+    drawn = np.random.default_rng(0).normal(size=(90, columns))
     rows = [",".join([*(f"{x:.3f}" for x in row), str(i % 3)]) for i, row in enumerate(drawn)]
-    Path("table.csv").write_text("\n".join(["a,b,c,d,e,f,y", *rows]), encoding="utf-8")
+    header = ",".join([*(f"x{place}" for place in range(columns)), "y"])
+    Path("table.csv").write_text("\n".join([header, *rows]), encoding="utf-8")
     return "csv:table.csv?label=y"
 
 
@@ -155,3 +156,16 @@ def test_a_job_without_a_class_that_makes_its_arrays_says_so() -> None:
     done = run("scan", "--job", "app", "-d", table())
     assert done.status == 2
     assert "name it with --model FILE.py:factory" in done.err
+
+
+def test_an_app_whose_vectors_are_normalised_by_their_batch_is_audited_as_begun() -> None:
+    spec = table(columns=64)
+    flower_app(Path("app"), LOCAL, config=TRAINING)
+    assert run("init", "--from", "app", "-d", spec).status == 0
+    planned = run("scan", "--quick", "--dry-run")
+    assert planned.status == 0, planned.err
+    assert "attack attribution: quick" in planned.out
+    sizes = ("--batch-size", 4, "--others", 1, "--rounds", 2, "--repeats", 2)
+    done = run("attack", "attribution", *sizes, "-o", "r.json", "-q")
+    assert done.status == 0, done.err
+    assert Report.from_file("r.json").select("attack.rows_recovered")[0].status == "measured"
