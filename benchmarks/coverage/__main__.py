@@ -8,7 +8,7 @@ goes on where it was; a seed gives the same line whatever the jobs. The table te
 interval in each cell, the share of studies whose interval held the truth, with Clopper and
 Pearson's interval of that share, the same of the rows that a policy judges alone, the median width,
 and how often the row was marked imprecise.
-``docs/coverage.md`` holds the full size. One thread a job.
+``benchmarks/results/coverage.md`` holds the full size. One thread a job.
 """
 
 import argparse
