@@ -1,6 +1,6 @@
 """The permutation test of the subspace audit: its level without and with users, and its power."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -11,7 +11,7 @@ from benchmarks.coverage.studies.base import Cell, Outcome, Settings, Study
 from gradaudit.audits.subspace.comparing import PrincipalAngles
 from gradaudit.audits.subspace.distances import compare_samples
 from gradaudit.audits.subspace.groups import Split, splits_of
-from gradaudit.audits.subspace.means import MatrixForm, Permuting, mean_gradients
+from gradaudit.audits.subspace.means import MatrixForm, MeanGroups
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import GradauditError
 
@@ -53,16 +53,8 @@ def compared(
     """One comparison by the audit's own code."""
     if reading == "samples":
         return compare_samples(vectors, [split], 1 << 26)[0]
-
-    def stream(names: Sequence[str]) -> Iterator[dict[str, torch.Tensor]]:
-        yield {name: torch.from_numpy(vectors) for name in names}
-
-    form = MatrixForm(((4, 12),))
-    means = dict(mean_gradients(stream, {"layer": form}, [split], 1 << 26))
-    k = means["layer"].rank(0, split)
-    permuting = Permuting(stream, means, [split], 1 << 26)
-    (permuted,) = permuting.distances({("layer", 0): k}, lambda units: None).values()
-    return PrincipalAngles(means["layer"].angles(0, split, k), permuted, {"k": k, "dimensions": 12})
+    groups = MeanGroups.of(MatrixForm(((4, 12),)), vectors, split)
+    return groups.compared([portion(lambda units: None) for portion in groups.portions(1 << 26)])
 
 
 def play(
