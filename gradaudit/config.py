@@ -250,13 +250,13 @@ class ScanSettings(BudgetSettings):
 class PlanSettings(ScanSettings):
     """Settings of ``plan``, besides the audits' own sections."""
 
-    cost: str = Field(
+    cost: Literal["parameters", "bytes"] = Field(
         "parameters",
-        description="Cost that the plan keeps as low as possible: "
-        f"{', '.join(declared('gradaudit.protection.costs'))}.",
+        description="Cost that the plan keeps low: what is hidden or drowned in noise, as a share "
+        "of the trainable parameters or of a message's bytes.",
     )
-    means: tuple[Literal["hide", "noise", "prune"], ...] = Field(
-        ("hide", "noise", "prune"),
+    means: tuple[Literal["hide", "noise"], ...] = Field(
+        ("hide", "noise"),
         description="Defense that the plan may apply to a layer; repeat it for several. Hiding a "
         "layer is always allowed.",
     )
@@ -268,11 +268,6 @@ class PlanSettings(ScanSettings):
         "other, until one passes.",
     )
     strict: bool = Field(False, description="Treat undecided rules as failures.")
-    picture: Path | None = Field(
-        None,
-        description="File of a picture (.svg, .png) that shows each trial's cost and how far it is "
-        "beyond the limits.",
-    )
 
     @property
     def exactness(self) -> PresetName:

@@ -65,7 +65,7 @@ SLOW = (
     "audits/vinfo/test_vinfo.py",
     "audits/vinfo/test_vinfo_original.py",
     "federation/test_resume.py",
-    "protection/test_levels.py",
+    "protection/test_planner.py",
     "ranks/test_convolution.py",
     "strangers/test_models_that_write.py",
 )

@@ -27,7 +27,6 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.executors.stopping import Stopped
 from gradaudit.judging import Policy, gate
 from gradaudit.observer.observer import Allowance
-from gradaudit.protection.cheapest import ProtectionVerdict
 from gradaudit.protection.guards import Protection, UndefendedUpdates
 from gradaudit.protection.planner import Plan, Planner
 from gradaudit.report import Report
@@ -145,12 +144,11 @@ def nothing_to_do() -> Plan:
     return Plan(
         protection=Protection.uniform(["fc1"]),
         cost=0.0,
-        least=0.0,
         naive={},
         judged=gate(canned()),
-        untried=False,
-        verdict=ProtectionVerdict(),
-        trials=[],
+        failed=(),
+        trials=1,
+        out_of_time=False,
         rounds=1,
         prices={"fc1": 1.0},
         updates=UndefendedUpdates(()),

@@ -28,7 +28,6 @@ PARTS = {
     "mechanisms": "gradaudit.audits.dp_audit.mechanisms",
     "algorithms": "gradaudit.federation.algorithms",
     "losses": "gradaudit.models.losses",
-    "costs": "gradaudit.protection.costs",
 }
 """Packages of the parts that are listed without being imported, by their kind in ``list``."""
 

@@ -320,5 +320,4 @@ _COMPLETED: Mapping[str, Callable[[typer.Context], Iterable[Completion]]] = {
     "method": _parts(_RECONSTRUCTIONS),
     "family": _parts("gradaudit.families"),
     "algorithm": _parts("gradaudit.federation.algorithms"),
-    "cost": _parts("gradaudit.protection.costs"),
 }

@@ -1,9 +1,9 @@
-"""Guards of layers' updates, protections of a whole model, and updates before and after them."""
+"""Guards of layers' updates, protections of a whole model, and undefended updates."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -12,36 +12,22 @@ from torch import Tensor
 from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.defenses.base import module_of
-from gradaudit.defenses.prune import keep_largest
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.subject import Subject
 
-Kind = Literal["open", "hide", "noise", "prune"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
-
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Guard:
-    """A guard of one layer's update: share, hide, blur or prune.
+    """A guard of one layer's update: share it, hide it, or blur it by Gaussian noise.
 
     Attributes:
         kind: ``open`` leaves it as it is, and ``hide`` never shares it.
-        amount: standard deviation of ``noise`` or share of the elements that ``prune`` removes;
-            else 0.
+        amount: standard deviation of ``noise``; else 0.
     """
 
-    kind: Kind = "open"
+    kind: Literal["open", "hide", "noise"] = "open"
     amount: float = 0.0
-
-    def covers(self, other: "Guard") -> bool:
-        """Whether this guard gives away no more than another one on any layer.
-
-        Noise and pruning are not compared with each other.
-        """
-        if self.kind == "hide" or other.kind == "open":
-            return True
-        return self.kind == other.kind and self.amount >= other.amount
 
 
 OPEN, HIDE = Guard(), Guard("hide")
@@ -56,7 +42,7 @@ class Protection:
 
     @classmethod
     def uniform(cls, layers: Sequence[str], guard: Guard = OPEN) -> Self:
-        """Returns the protection with the same guard for all layers."""
+        """Guard all layers alike."""
         return cls(tuple(layers), (guard,) * len(layers))
 
     def __iter__(self) -> Iterator[tuple[str, Guard]]:
@@ -64,28 +50,24 @@ class Protection:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Names the layers that are never shared."""
+        """Names of the layers that are never shared."""
         return tuple(layer for layer, guard in self if guard == HIDE)
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Names the layers that are shared, with or without noise."""
+        """Names of the layers that are shared, with or without noise."""
         return tuple(layer for layer, guard in self if guard != HIDE)
 
     def hiding(self, layers: Iterable[str]) -> Self:
-        """Returns the protection with these layers hidden too."""
+        """Hide these layers too."""
         more = set(layers)
         guards = (HIDE if layer in more else guard for layer, guard in self)
         return replace(self, guards=tuple(guards))
 
-    def with_guard(self, layer: str, guard: Guard) -> Self:
-        """Returns the protection with another guard for one layer."""
-        guards = (guard if name == layer else old for name, old in self)
-        return replace(self, guards=tuple(guards))
-
-    def covers(self, other: Self) -> bool:
-        """Whether every layer gives away no more than under another protection."""
-        return all(a.covers(b) for a, b in zip(self.guards, other.guards, strict=True))
+    def blurred(self, deviation: float) -> Self:
+        """Blur every shared layer by Gaussian noise of this deviation."""
+        noise = Guard("noise", deviation)
+        return replace(self, guards=tuple(HIDE if g == HIDE else noise for g in self.guards))
 
 
 BATCH, BATCHES = 32, 8
@@ -97,14 +79,14 @@ class UndefendedUpdates:
     """Undefended gradients of batches' mean losses.
 
     Attributes:
-        batches: gradient of each batch, flattened, by layer and parameter.
+        batches: gradient of each batch, flattened, by layer; with its biases.
     """
 
-    batches: tuple[dict[str, dict[str, Tensor]], ...]
+    batches: tuple[dict[str, Tensor], ...]
 
     @classmethod
     def of(cls, subject: Subject) -> Self:
-        """Returns updates of batches of the subject's records, drawn without replacement."""
+        """Compute updates of batches of the subject's records, drawn without replacement."""
         order = rng(subject.seed, "protection", "batches").permutation(len(subject.records))
         size = max(1, min(BATCH, len(order) // 2))
         starts = range(0, min(len(order), BATCHES * size) - size + 1, size)
@@ -117,72 +99,49 @@ class UndefendedUpdates:
         return tuple(self.batches[0])
 
     def elements(self, layer: str) -> int:
-        """Returns the number of a layer's parameters, biases included."""
-        return sum(tensor.numel() for tensor in self.batches[0][layer].values())
+        """Count a layer's parameters, biases included."""
+        return self.batches[0][layer].numel()
 
-    @cached_property
-    def scale(self) -> float:
-        """Root mean square of all elements of all updates."""
-        count = sum(map(self.elements, self.layers))
-        return self.length / float(np.sqrt(count))
+    def norm(self, layer: str) -> float:
+        """L2 norm of the longest update of a layer."""
+        return max(float(batch[layer].norm()) for batch in self.batches)
 
     @cached_property
     def length(self) -> float:
         """Root mean square L2 norm of whole updates."""
         return float(np.sqrt(sum(self._energies.values())))
 
-    def norm(self, layer: str) -> float:
-        """L2 norm of the longest update of a layer."""
-        return max(float(torch.cat([*batch[layer].values()]).norm()) for batch in self.batches)
-
-    def mean_energy(self, layer: str) -> float:
-        """Squared L2 norm of the mean update of a layer."""
-        rows = [torch.cat([*batch[layer].values()]) for batch in self.batches]
-        return float(torch.stack(rows).mean(dim=0).square().sum())
-
-    def size(self, layer: str) -> float:
-        """Root mean square of a layer's elements: noise of that deviation loses half of it."""
-        return float(np.sqrt(self._energies[layer] / self.elements(layer)))
-
     def lost(self, layer: str, guard: Guard) -> float:
-        """Returns the share of a layer's update that does not arrive in the open, 0 to 1.
+        """Compute the share of a layer's update that does not arrive in the open, 0 to 1.
 
         All of what is hidden; of noise of deviation σ on n elements nσ²/(E + nσ²), what the best
-        linear estimate of the update still misses, with E the mean squared norm of the updates;
-        of pruning the share of E that is removed.
+        linear estimate of the update still misses, with E the mean squared norm of the updates.
         """
         if guard.kind == "open":
             return 0.0
         energy = self._energies[layer]
         if guard.kind == "hide" or not energy:
             return 1.0
-        if guard.kind == "noise":
-            noise = guard.amount**2 * self.elements(layer)
-            return noise / (energy + noise)
-        return 1 - self._energy(layer, pruned=guard.amount) / energy
+        noise = guard.amount**2 * self.elements(layer)
+        return noise / (energy + noise)
 
     @cached_property
     def _energies(self) -> dict[str, float]:
-        return {layer: self._energy(layer) for layer in self.layers}
-
-    def _energy(self, layer: str, pruned: float = 0.0) -> float:
-        """Compute the mean squared norm that pruning a share leaves of each tensor."""
-        total = 0.0
-        for tensor in (tensor for batch in self.batches for tensor in batch[layer].values()):
-            count = tensor.numel() - round(pruned * tensor.numel())
-            left = keep_largest(tensor[None], count) if pruned else tensor
-            total += float(left.double().square().sum())
-        return total / len(self.batches)
+        return {
+            layer: sum(float(batch[layer].double().square().sum()) for batch in self.batches)
+            / len(self.batches)
+            for layer in self.layers
+        }
 
 
-def _update(subject: Subject, records: Records, number: int) -> dict[str, dict[str, Tensor]]:
-    """Returns the update of one batch, flattened, on the CPU, by layer and parameter."""
+def _update(subject: Subject, records: Records, number: int) -> dict[str, Tensor]:
+    """Compute the update of one batch, flattened, on the CPU, by layer."""
     target = subject.target
     generator = torch_rng(subject.seed, "protection", "update", number, device=target.device)
     sharing = SharingProtocol(hidden=subject.hidden)
     shared = share(target, records.inputs, records.labels, sharing, generator)
-    update: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in subject.layers}
+    parts: dict[str, list[Tensor]] = {layer.name: [] for layer in subject.layers}
     for name, gradient in shared.items():
-        if (layer := module_of(name)) in update:
-            update[layer][name] = gradient.detach().flatten().cpu()
-    return update
+        if (layer := module_of(name)) in parts:
+            parts[layer].append(gradient.detach().flatten().cpu())
+    return {layer: torch.cat(each) for layer, each in parts.items()}

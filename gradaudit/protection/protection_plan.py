@@ -1,107 +1,44 @@
-"""Writes a plan as rows, as a picture, and as settings of the tools that carry it out."""
+"""Writes a plan as rows, and as settings of the tools that carry it out."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import JsonValue
 from torch import nn
 
-from gradaudit.core.drawing import picture
 from gradaudit.defenses.base import module_of
-from gradaudit.protection.cheapest import ProtectionVerdict
-from gradaudit.protection.guards import OPEN, Guard, Protection, UndefendedUpdates
+from gradaudit.protection.guards import OPEN, Protection, UndefendedUpdates
 from gradaudit.report import Measurement, Report
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A protection that was measured while the plan was searched for."""
-
-    protection: Protection
-    cost: float
-    verdict: ProtectionVerdict
-
-
-@dataclass(frozen=True)
 class Plan:
-    """A protection plan with its report and trials.
+    """A protection plan with its report.
 
     Attributes:
         protection: the plan; where none passes, the nearest.
         cost: of it.
-        least: what every protection that passes costs at least.
-        naive: the cheapest of each simple strategy that passes, by its name, with its cost.
-        judged: the report of the plan on records that the search did not see.
-        verdict: the rules' verdict on that report.
-        trials: trials on the search's records, in order, of protections that keep the rules on
-            floors.
+        naive: cost of the fewest first or last layers that pass when hidden, by strategy.
+        judged: report of the plan on records that the search did not see.
+        failed: rules that it fails there, in words.
+        trials: number of protections that were measured on the search's records.
         rounds: how often it was verified.
-        untried: whether time ran out before all protections that may pass were tried.
+        out_of_time: whether time ended the search.
         prices: what hiding each layer costs.
-        updates: what the layers share.
+        updates: of the layers.
     """
 
     protection: Protection
     cost: float
-    least: float
-    naive: Mapping[str, tuple[Protection, float]]
+    naive: Mapping[str, float]
     judged: Report
-    verdict: ProtectionVerdict
-    trials: Sequence[Trial]
+    failed: tuple[str, ...]
+    trials: int
     rounds: int
-    untried: bool
+    out_of_time: bool
     prices: Mapping[str, float]
     updates: UndefendedUpdates
-
-    @property
-    def cheapest_naive(self) -> tuple[str, float] | None:
-        """The best simple strategy and what it costs; None where none passes."""
-        costs = [(name, cost) for name, (_, cost) in self.naive.items()]
-        return min(costs, key=lambda pair: pair[1], default=None)
-
-
-def draw_frontier(path: Path, plan: Plan, cost: str) -> None:
-    """Draw every trial, the best for each cost, the plan and the simple strategies.
-
-    Args:
-        path: ends in .svg or .png.
-        plan: what was found.
-        cost: what the axis of cost is called.
-    """
-    trials = [trial for trial in plan.trials if trial.verdict.excess is not None]
-    with picture(path, 1) as (axes,):
-        axes.axhline(0, color="lightgrey", linewidth=1, zorder=0)
-        axes.scatter(*_points(trials), s=10, color="tab:grey", label="trials")
-        axes.step(*_points(frontier(trials)), where="post", linewidth=1, label="frontier")
-        excess = plan.verdict.excess
-        if excess is not None:
-            axes.scatter([plan.cost], [excess], marker="*", s=80, color="tab:red", label="plan")
-        by_protection = {trial.protection: trial for trial in trials}
-        for marker, (name, (protection, _)) in zip("^v<>", plan.naive.items(), strict=False):
-            if trial := by_protection.get(protection):
-                axes.scatter(*_points([trial]), marker=marker, s=30, label=name)
-        axes.set_yscale("symlog", linthresh=1)
-        axes.set(xlabel=f"cost ({cost})", ylabel="worst row beyond its limit / limit")
-
-
-def frontier(trials: Sequence[Trial]) -> list[Trial]:
-    """Returns the trials that no cheaper trial beats, the cheapest first."""
-    kept: list[Trial] = []
-    for trial in sorted(trials, key=lambda each: (each.cost, each.verdict.excess)):
-        if not kept or _risk(trial) < _risk(kept[-1]):
-            kept.append(trial)
-    return kept
-
-
-def _risk(trial: Trial) -> float:
-    assert trial.verdict.excess is not None  # those without are not drawn
-    return trial.verdict.excess
-
-
-def _points(trials: Sequence[Trial]) -> tuple[list[float], list[float]]:
-    return [trial.cost for trial in trials], [_risk(trial) for trial in trials]
 
 
 AUDIT = "plan"
@@ -110,8 +47,7 @@ AUDIT = "plan"
 def plan_report(
     plan: Plan, model: nn.Module, cost: str, provenance: Mapping[str, JsonValue]
 ) -> Report:
-    """Returns the report on fresh records, with rows of the plan's cost and its settings."""
-    naive = plan.cheapest_naive
+    """Make the report on held-out records, with rows of the plan's cost and its settings."""
     rows = [
         Measurement(
             audit=AUDIT,
@@ -119,13 +55,12 @@ def plan_report(
             value=plan.cost,
             unit=cost,
             details={
-                "at_least": plan.least,
-                "passes": plan.verdict.passed,
-                "trials": len(plan.trials),
+                "passes": not plan.failed,
+                "trials": plan.trials,
                 "rounds": plan.rounds,
             },
         ),
-        _naive_row(plan, cost, naive),
+        _naive_row(plan, cost),
     ]
     summary: dict[str, JsonValue] = {
         "guards": {
@@ -133,7 +68,7 @@ def plan_report(
         },
         "options": options(plan.protection, plan.updates),
         "settings": dict(framework_settings(plan.protection, model)),
-        "failed": list(plan.verdict.failed),
+        "failed": list(plan.failed),
     }
     return plan.judged.model_copy(
         update={
@@ -143,13 +78,13 @@ def plan_report(
     )
 
 
-def _naive_row(plan: Plan, cost: str, naive: tuple[str, float] | None) -> Measurement:
-    if naive is None:
+def _naive_row(plan: Plan, cost: str) -> Measurement:
+    if not plan.naive:
         reason = "no simple strategy was found to pass"
         return Measurement(audit=AUDIT, metric="cost_naive", status="skipped", reason=reason)
-    name, value = naive
-    costs: dict[str, JsonValue] = {key: each for key, (_, each) in plan.naive.items()}
-    details: dict[str, JsonValue] = {"strategy": name, "strategies": costs}
+    name = min(plan.naive, key=plan.naive.__getitem__)
+    details: dict[str, JsonValue] = {"strategy": name, "strategies": dict(plan.naive)}
+    value = plan.naive[name]
     return Measurement(audit=AUDIT, metric="cost_naive", value=value, unit=cost, details=details)
 
 
@@ -158,16 +93,16 @@ _CLIP = 2.0
 
 
 def defense_specs(protection: Protection, updates: UndefendedUpdates) -> tuple[str, ...]:
-    """Returns the defenses of the shared layers, as ``--defense`` takes them.
+    """Write the defenses of the shared layers as ``--defense`` takes them.
 
-    Every layer is clipped by itself, so that what it shares depends on no other. Where all are
-    pruned alike, which is by the tensor anyway, one spec says so.
+    Every layer is clipped by itself, so that what it shares depends on no other.
     """
-    blurred = [(layer, g) for layer, g in protection if g.kind in ("noise", "prune")]
-    alike = {guard for _, guard in blurred}
-    if len(alike) == 1 and len(blurred) == len(protection.shared) and blurred[0][1].kind == "prune":
-        return (_spec(alike.pop(), 0.0),)
-    return tuple(f"{_spec(g, updates.norm(layer))},layers={layer}" for layer, g in blurred)
+    return tuple(
+        f"dp:clip={_CLIP * updates.norm(layer) or 1.0:.3g},sigma={guard.amount:g},per=release,"
+        f"layers={layer}"
+        for layer, guard in protection
+        if guard.kind == "noise"
+    )
 
 
 def options(protection: Protection, updates: UndefendedUpdates) -> str:
@@ -203,9 +138,3 @@ def framework_settings(protection: Protection, model: nn.Module) -> Mapping[str,
 
 def _filter(path: str, names: list[JsonValue]) -> JsonValue:
     return {"path": path, "args": {"exclude_vars": names}}
-
-
-def _spec(guard: Guard, norm: float) -> str:
-    if guard.kind == "prune":
-        return f"prune:{guard.amount:g}"
-    return f"dp:clip={_CLIP * norm or 1.0:.3g},sigma={guard.amount:g},per=release"

@@ -29,7 +29,6 @@ from gradaudit.families import Family
 from gradaudit.federation.algorithms import Algorithm
 from gradaudit.formats import Format
 from gradaudit.progress import Silent
-from gradaudit.protection.costs.base import Cost
 
 Fault = tuple[Any, str]
 """The function or class at fault, and its fault."""
@@ -312,7 +311,6 @@ _CHECKS: Mapping[type[Any], Check] = {
     DataAdapter: _adapter,
     Reading: _declared_alone,
     Algorithm: _declared_alone,
-    Cost: _declared_alone,
 }
 
 

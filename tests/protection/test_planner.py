@@ -1,11 +1,10 @@
 """Plans for a real model, from the trial of one protection to what the command prints."""
 
-import itertools
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,15 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.judging import Policy, default_policy_yaml, gate
 from gradaudit.progress import Silent
-from gradaudit.protection import trial
 from gradaudit.protection.asking import needed, out_of_reach
-from gradaudit.protection.costs import costs
+from gradaudit.protection.costs import prices
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection, UndefendedUpdates
 from gradaudit.protection.planner import Planner
 from gradaudit.protection.protection_plan import framework_settings, options
-from gradaudit.protection.trial import Bench, half_of, split_records, verdict_of
+from gradaudit.protection.trial import Bench, faults, gravest_layer, split_records
 from gradaudit.report import Measurement, Report
 from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run as run_audits
 from gradaudit.subject import Subject
 
 MODEL = "zoo:mlp?inputs=10&hidden=8,6&classes=2"
@@ -58,7 +57,7 @@ def size_of(audit: str, **given: Any) -> Preset:
 
 def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: UndefendedUpdates) -> None:
     """Against the dense gradients of the same batches."""
-    rows = torch.stack([torch.cat([*each["fc1"].values()]) for each in updates.batches]).double()
+    rows = torch.stack([each["fc1"] for each in updates.batches]).double()
     assert rows.shape[1] == updates.elements("fc1") == 10 * 8 + 8
     energy, count = float(rows.square().sum(dim=1).mean()), rows.shape[1]
     assert updates.lost("fc1", OPEN) == 0
@@ -66,33 +65,18 @@ def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: UndefendedUpda
     assert updates.lost("fc1", Guard("noise", 0.3)) == pytest.approx(
         0.09 * count / (energy + 0.09 * count), rel=1e-5
     )
-    weight = torch.stack([each["fc1"]["fc1.weight"] for each in updates.batches]).double()
-    bias = torch.stack([each["fc1"]["fc1.bias"] for each in updates.batches]).double()
-    kept = sum(
-        float(t.square().sort(dim=1, descending=True).values[:, :n].sum(dim=1).mean())
-        for t, n in ((weight, 40), (bias, 4))
-    )
-    assert updates.lost("fc1", Guard("prune", 0.5)) == pytest.approx(1 - kept / energy, rel=1e-5)
-    assert updates.mean_energy("fc1") == pytest.approx(
-        float(rows.mean(dim=0).square().sum()), rel=1e-5
-    )
 
 
 def test_what_layers_weigh(subject: Subject, updates: UndefendedUpdates) -> None:
-    sizes = {
-        name: dict(kind().sizes(subject.target, subject.records, updates))
-        for name, kind in costs().items()
-    }
-    parameters = {"fc1": 88.0, "fc2": 54.0, "output": 14.0}
-    assert sizes["parameters"] == parameters
-    assert sizes["bytes"] == {layer: 4 * count for layer, count in parameters.items()}
-    assert sizes["flops"] == {"fc1": 160, "fc2": 96, "output": 24}
-    assert sizes["accuracy"].keys() == parameters.keys()
-    shares = costs()["parameters"]().weights(subject.target, subject.records, updates)
-    assert shares["fc1"] == pytest.approx(88 / 156)
+    model = copy.deepcopy(subject.target.model)
+    shares = {"fc1": 88 / 156, "fc2": 54 / 156, "output": 14 / 156}
+    assert prices("parameters", model, updates) == pytest.approx(shares)
+    assert prices("bytes", model, updates) == pytest.approx(shares)
+    model.get_submodule("fc2").register_buffer("state", torch.zeros(156))
+    assert prices("bytes", model, updates)["fc2"] == pytest.approx((54 + 156) / (2 * 156))
 
 
-def test_parts_and_halves_share_no_user() -> None:
+def test_parts_share_no_user() -> None:
     users = np.repeat([f"u{n}" for n in range(20)], 5)
     records = Records(torch.arange(100.0)[:, None], torch.zeros(100, dtype=torch.long), users=users)
     parts = split_records(records, 2, seed=0)
@@ -101,42 +85,6 @@ def test_parts_and_halves_share_no_user() -> None:
     assert sum(map(len, held)) == len(set.union(*held)) == 20
     with pytest.raises(AuditError, match="too few"):
         split_records(records, 10, seed=0)
-    halves = [half_of(records, 0, number) for number in range(2)]
-    held = [set(half.users.tolist()) for half in halves if half.users is not None]
-    assert [len(half) for half in halves] == [50, 50]
-    assert [len(names) for names in held] == [10, 10]
-    assert held[0] not in (held[1], set(users.tolist()) - held[1])
-
-
-@pytest.mark.slow
-def test_rows_of_layers_are_measured_once_for_each_guard(
-    subject: Subject, updates: UndefendedUpdates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And are those of a scan with the same options."""
-    rules = policy({"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9})
-    bench = Bench(subject, [size_of("sensitivity", probes=8)], rules, updates)
-    asked = []
-    kind = type(bench.sizes[0].audit)
-    measure = kind.run
-
-    def counted(self: Any, subject: Subject, progress: Any) -> Any:
-        asked.append([layer.name for layer in subject.layers])
-        return measure(self, subject, progress)
-
-    monkeypatch.setattr(kind, "run", counted)
-    nothing = Protection.uniform(["fc1", "fc2", "output"])
-    before = bench.judged(nothing)
-    hidden = bench.judged(nothing.hiding(["fc2"]))
-    assert asked == [["fc1", "fc2", "output"]]
-    for layer in ("fc1", "output"):
-        (old,), (new,) = (r.select("sensitivity.label_f", layer) for r in (before, hidden))
-        assert old == new
-    assert not hidden.select("sensitivity.label_f", "fc2")
-    shares = policy({"metric": "sensitivity.label_f_share", "layers": "?*", "max": 1e9})
-    again = replace(bench, policy=shares, _reports={}, _rows={})
-    again.judged(nothing)
-    again.judged(nothing.hiding(["fc2"]))
-    assert asked[1:] == [["fc1", "fc2", "output"], ["fc1", "output"]]
 
 
 def planned(
@@ -151,30 +99,12 @@ def planned(
 def test_it_hides_the_layers_that_are_beyond_and_no_other(subject: Subject) -> None:
     """The table's columns are unlike in size, so that the first layer follows its record most."""
     rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
-    plan = planned(subject, rule)
+    plan = planned(subject, rule, means=())
     assert plan.protection.hidden == ("fc1",)
-    assert plan.cost == plan.least == plan.prices["fc1"] == pytest.approx(88 / 156)
-    assert plan.verdict.passed
+    assert plan.cost == plan.prices["fc1"] == pytest.approx(88 / 156)
+    assert not plan.failed
     assert {layer.name for layer in plan.judged.target.layers} == {"fc2", "output"}
-    costs = {name: cost for name, (_, cost) in plan.naive.items()}
-    assert costs == pytest.approx({"first layers": 88 / 156, "last layers": 1.0})
-    assert plan.cheapest_naive == ("first layers", pytest.approx(88 / 156))
-
-
-@pytest.mark.slow
-def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It began at 0 and was done at 10; trials that take no time follow until one passes."""
-    rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
-    ticks = itertools.chain([0.0], itertools.repeat(10.0))
-    monkeypatch.setattr(trial, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    plan = planned(subject, rule, left=lambda: -1.0)
-    assert plan.protection.hidden == ("fc1",)
-    guards = [guard for trial in plan.trials for guard in set(trial.protection.guards)]
-    assert {guard.kind for guard in guards} == {"open", "hide"}
-    ticks = itertools.chain([0.0, 10.0], itertools.repeat(20.0))
-    assert not planned(subject, rule, left=lambda: -1.0).verdict.passed
+    assert plan.naive == pytest.approx({"first layers": 88 / 156})
 
 
 def told_by_whole_updates(
@@ -185,124 +115,99 @@ def told_by_whole_updates(
     Of an update under Gaussian noise against none it is Φ(μ/√2), with μ² the sum over layers of the
     squared norm over the noise's variance.
     """
-    template = Bench(
-        subject, [size_of("sensitivity", probes=8)], policy(), UndefendedUpdates.of(subject)
-    )
-    open_report = template.judged(Protection.uniform(["fc1", "fc2", "output"]))
-    updates = template.updates
+    updates = UndefendedUpdates.of(subject)
+    open_report = run_audits(subject, [size_of("sensitivity", probes=8).audit])
 
     def auroc(protection: Protection) -> float:
         shared = [(layer, guard) for layer, guard in protection if guard != HIDE]
         if any(guard.kind != "noise" for _, guard in shared):
             return 1.0
-        sizes = (updates.elements(n) * (updates.size(n) / g.amount) ** 2 for n, g in shared)
-        return float(ndtr(np.sqrt(sum(sizes) / 2)))
+        norms = {n: np.mean([float(b[n].norm()) ** 2 for b in updates.batches]) for n, _ in shared}
+        return float(ndtr(np.sqrt(sum(norms[n] / g.amount**2 for n, g in shared) / 2)))
 
-    def judged(self: Bench, protection: Protection, seconds: float | None = None) -> Report:
+    def judged(self: Bench, protection: Protection) -> Report:
         value = auroc(protection)
         row = Measurement(
             audit="attack", metric="auroc", value=value, interval=(value, value), confidence=0.95
         )
-        kept = [layer for layer in open_report.target.layers if layer.name in protection.shared]
-        target = open_report.target.model_copy(update={"layers": kept})
-        report = open_report.model_copy(update={"measurements": [row], "target": target})
-        return gate(report, self.policy)
+        return gate(open_report.model_copy(update={"measurements": [row]}), self.policy)
 
     monkeypatch.setattr(Bench, "judged", judged)
     return auroc
 
 
 @pytest.mark.slow
-def test_noise_goes_up_until_the_policy_passes(
+def test_the_least_noise_that_passes_is_found(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The noise of DP-SGD is √n times the updates' deviation: 12.5 times it for 156 elements."""
     auroc = told_by_whole_updates(subject, monkeypatch)
     plan = planned(subject, {"metric": "attack.auroc", "layers": "", "max": 0.75})
-    assert plan.verdict.passed
-    assert plan.protection.shared
+    assert not plan.failed
+    assert plan.protection.shared == ("fc1", "fc2", "output")
     assert 0.72 < auroc(plan.protection) <= 0.75
-    assert not any(
-        auroc(trial.protection) <= 0.75
-        for trial in plan.trials
-        if max(guard.amount for guard in trial.protection.guards) < 10 * plan.updates.scale
-        and not trial.protection.hidden
-    ), "which the first levels do not reach"
-    assert plan.least <= plan.cost < 1
+    assert 0 < plan.cost < 1
+    assert plan.naive == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [0.6, 0.9])
-def test_a_plan_is_found_though_there_is_time_for_nothing(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch, limit: float
-) -> None:
-    """The utmost noise is tried whatever the time."""
-    auroc = told_by_whole_updates(subject, monkeypatch)
-    rule = {"metric": "attack.auroc", "layers": "", "max": limit}
-    plan = planned(subject, rule, left=lambda: -1e9)
-    assert plan.verdict.passed
-    assert auroc(plan.protection) <= limit
-
-
-@pytest.mark.slow
-def test_where_no_noise_is_enough_only_sharing_nothing_passes(
+def test_where_no_noise_is_enough_the_nearest_is_returned(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told_by_whole_updates(subject, monkeypatch)
-    plan = planned(subject, {"metric": "attack.auroc", "layers": "", "max": 0.5})
-    assert not plan.verdict.passed
-    assert (plan.untried, plan.least) == (False, pytest.approx(1))
-    noise = max(guard.amount for trial in plan.trials for guard in trial.protection.guards)
-    assert noise == pytest.approx(10 * plan.updates.length, rel=0.01)
+    rule = {"metric": "attack.auroc", "layers": "", "max": 0.5}
+    plan = planned(subject, rule)
+    assert plan.failed
+    assert (plan.out_of_time, plan.rounds) == (False, 0)
+    assert planned(subject, rule, left=lambda: -1.0).out_of_time
 
 
 @pytest.mark.slow
-def test_a_row_of_the_model_is_measured_anew_for_every_protection(
-    subject: Subject, updates: UndefendedUpdates, monkeypatch: pytest.MonkeyPatch
+def test_what_fails_on_fresh_records_is_protected_more(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Layers' rows alone would leave it out, or make it of the layers that are new."""
-    rules = policy({"metric": "attack.auroc", "layers": "*", "max": 0.75})
-    named = replace(subject, samples=None, attributes=("sex",))
-    sizes = [size_of("attack property", batches=60, trials=40, repeats=2)]
-    bench = Bench(named, sizes, rules, updates)
-    everything = Protection.uniform(["fc1", "fc2", "output"])
-    for protection in (everything, everything.hiding(["fc1"])):
-        found = bench.judged(protection).select("attack.auroc")
-        alone = Bench(named, sizes, rules, updates).judged(protection).select("attack.auroc")
-        assert {row.layer for row in found} == {None, *protection.shared}
-        assert [row.value for row in found] == [row.value for row in alone]
+    """Noise is doubled where half of the records need more of it than the other half."""
+    auroc = told_by_whole_updates(subject, monkeypatch)
+    judged, seen = Bench.judged, list[int]()
+
+    def stricter(self: Bench, protection: Protection) -> Report:
+        fresh = len(self.subject.records) < 150
+        seen.extend([len(self.subject.records)] if fresh else [])
+        limit = 0.65 if fresh else 0.75
+        rules = policy({"metric": "attack.auroc", "layers": "", "max": limit})
+        return judged(replace(self, policy=rules), protection)
+
+    monkeypatch.setattr(Bench, "judged", stricter)
+    plan = planned(subject, {"metric": "attack.auroc", "layers": "", "max": 0.75})
+    assert not plan.failed
+    assert (plan.rounds, len(seen)) == (2, 2)
+    assert auroc(plan.protection) <= 0.65
 
 
 SMOOTH = "zoo:mlp?inputs=10&hidden=4&classes=2&activation=tanh"
 
 
 @pytest.mark.slow
-def test_noise_for_a_floor_passes_on_fresh_records_and_costs_less_than_uniform() -> None:
-    """Beside a measured rule that asks for a layer to be hidden, all measured on other records."""
+def test_noise_for_a_floor_passes_on_fresh_records() -> None:
     subject = open_subject(SubjectSettings(model=SMOOTH, data="diabetes", samples=12))
     rules = (
         {"metric": "floor.mse_share", "layers": "", "min": 0.4},
         {"metric": "floor.nats", "layers": "output", "max": 2.0},
-        {"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9},
     )
-    sizes = [size_of("sensitivity", probes=8), size_of("floor")]
-    plan = planned(subject, *rules, sizes=sizes, strict=True)
-    assert plan.verdict.passed
-    assert "uniform noise" in plan.naive
-    assert plan.cost <= min(cost for _, cost in plan.naive.values())
+    plan = planned(subject, *rules, sizes=[size_of("floor")], strict=True)
+    assert not plan.failed
     (floor,) = (row for row in plan.judged.select("floor.mse_share") if row.layer is None)
     assert floor.number is not None
-    assert 0.4 <= floor.number < 0.6
-    assert {guard.kind for guard in plan.protection.guards} <= {"noise", "hide"}
+    assert floor.number >= 0.4
+    assert {guard.kind for guard in plan.protection.guards} == {"noise"}
 
 
 def test_a_floor_without_noise_is_none(subject: Subject, updates: UndefendedUpdates) -> None:
-    """A layer may lack it for another's sake, so nothing is said of which is to be protected."""
     rules = policy({"metric": "floor.mse_share", "layers": "*", "min": 0.5})
-    bench = Bench(subject, [size_of("floor")], rules, updates)
-    verdict = verdict_of(bench.judged(Protection.uniform(["fc1", "fc2", "output"])))
-    assert verdict.whole
-    assert not verdict.layers
+    bench = Bench(subject, [size_of("floor")], rules, updates, strict=False, progress=Silent())
+    protection = Protection.uniform(["fc1", "fc2", "output"])
+    judged = bench.judged(protection)
+    assert {finding.layer for finding in faults(judged)} == {None, "fc1", "fc2", "output"}
+    assert gravest_layer(judged, protection) == "fc1"
 
 
 @pytest.mark.slow
@@ -317,7 +222,7 @@ def test_what_lies_before_a_kink_is_hidden(layers: str, defenses: tuple[str, ...
     rule = {"metric": "floor.mse_share", "layers": layers, "min": 0.1}
     means = () if defenses else ("noise",)
     plan = planned(subject, rule, sizes=[size_of("floor")], means=means)
-    assert plan.verdict.passed
+    assert not plan.failed
     assert plan.protection.hidden == ("fc1", "fc2")
 
 
@@ -327,13 +232,11 @@ def test_settings_name_what_is_hidden_and_blurred(
     noise = Guard("noise", 0.25)
     protection = Protection(("fc1", "fc2", "output"), (HIDE, noise, OPEN))
     words = options(protection, updates)
-    clip = 2 * max(float(torch.cat([*u["fc2"].values()]).norm()) for u in updates.batches)
+    clip = 2 * max(float(u["fc2"].norm()) for u in updates.batches)
     assert words == (f"--hide fc1 --defense dp:clip={clip:.3g},sigma=0.25,per=release,layers=fc2")
     settings: Any = framework_settings(protection, subject.target.model)
     assert settings["nvflare"]["exclude"]["args"] == {"exclude_vars": ["fc1.weight", "fc1.bias"]}
     assert settings["flower"] == {"exclude-vars": "fc1.weight,fc1.bias"}
-    cut = Protection(("fc1", "fc2", "output"), (HIDE, Guard("prune", 0.9), Guard("prune", 0.9)))
-    assert options(cut, updates) == "--hide fc1 --defense prune:0.9"
 
 
 PLAN = ("plan", "-m", MODEL, "-d", "diabetes", "--samples", 12, "--quick", "-q")
@@ -343,25 +246,23 @@ PLAN = ("plan", "-m", MODEL, "-d", "diabetes", "--samples", 12, "--quick", "-q")
 def test_the_command_writes_a_report_and_what_to_paste(tmp_path: Path) -> None:
     rules = tmp_path / "policy.yaml"
     rules.write_text("rules: [{metric: sensitivity.label_f_share, layers: '?*', max: 0.5}]")
-    files = [tmp_path / "plan.json", tmp_path / "frontier.svg"]
-    done = run(*PLAN, "--policy", rules, "-o", files[0], "--picture", files[1], width=80)
+    file = tmp_path / "plan.json"
+    done = run(*PLAN, "--policy", rules, "-o", file, width=80)
     assert done.status == 0, done.err
     assert "on fresh records, round 1: PASSED by" in done.out
-    report = json.loads(files[0].read_text())
+    report = json.loads(file.read_text())
     (cost,) = (row for row in report["measurements"] if row["metric"] == "cost")
     (naive,) = (row for row in report["measurements"] if row["metric"] == "cost_naive")
     assert (cost["audit"], cost["unit"]) == ("plan", "parameters")
     assert cost["value"] <= naive["value"]
-    assert files[1].read_text().startswith("<?xml")
     words = report["provenance"]["protection"]["options"]
     assert words == "" or words in " ".join(done.out.split())
-    assert run("gate", files[0], "--policy", rules).status == 0
-    assert run("render", files[0], "-o", tmp_path / "plan.html").status == 0
+    assert run("gate", file, "--policy", rules).status == 0
+    assert run("render", file, "-o", tmp_path / "plan.html").status == 0
 
 
 REFUSED: list[tuple[str, str, list[str]]] = [
     ("sensitivty.label_f", "no audit measures it", []),
-    ("sensitivity.label_f", "no such cost", ["--cost", "money"]),
     ("sensitivity.label_f", "did you mean 'fc1'", []),
 ]
 
@@ -414,5 +315,4 @@ def test_where_no_plan_passes_the_nearest_is_shown(tmp_path: Path) -> None:
     assert done.status == 1
     assert "still beyond" in done.out
     assert "FAILED: no plan passes" in done.out
-    assert "at least 100.0%" in done.out
-    assert "only sharing nothing passes" in done.err
+    assert "no plan was found that shares a layer" in done.err

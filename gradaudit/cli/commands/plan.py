@@ -1,4 +1,4 @@
-"""``gradaudit plan`` finds what to protect so that a policy passes, at the least cost."""
+"""``gradaudit plan`` finds what to protect so that a policy passes, at a low cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from gradaudit.config import (
     SubjectSettings,
     settle,
 )
-from gradaudit.core.drawing import expect_picture
 from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
@@ -46,11 +45,11 @@ if TYPE_CHECKING:
     from gradaudit.protection.protection_plan import Plan
     from gradaudit.subject import Subject
 
-_DONE = {"open": "shared", "hide": "hidden", "noise": "noise", "prune": "pruned"}
+_DONE = {"open": "shared", "hide": "hidden", "noise": "noise"}
 
 
 def _plan(**flags: Any) -> None:
-    """Find what to hide, blur or prune so that a policy passes, at the least cost.
+    """Find what to hide or blur so that a policy passes, at a low cost.
 
     gradaudit plan --policy policy.yaml --quick
     gradaudit plan --policy policy.yaml -m FILE.py:factory -c weights.safetensors -d DATA
@@ -76,8 +75,6 @@ def _plan(**flags: Any) -> None:
         typer.echo("each trial of a plan runs these audits, as exactly as time allows:")
         print_plan(settings, deferred.asking.needed(policy, ladders), settings.made_for)
         return
-    if settings.picture:
-        expect_picture(settings.picture)
     with opened(settings) as subject:
         policy = within_reach(policy, ladders, quiet=settings.quiet)
         plan = found(subject, settings, policy, ladders, left)
@@ -86,12 +83,10 @@ def _plan(**flags: Any) -> None:
         )
     report = presentable(report, settings, subject)
     unwritten = write(report, settings, policy)
-    if settings.picture:
-        deferred.protection_plan.draw_frontier(settings.picture, plan, settings.cost)
     _show(plan, report, settings)
-    if plan.verdict.passed and unwritten:
+    if unwritten and not plan.failed:
         raise AuditError(unwritten)
-    if not plan.verdict.passed:
+    if plan.failed:
         for line in filter(None, (unwritten, _why_none(plan, settings))):
             typer.echo(f"gradaudit: {printable(line, limit=2000)}", err=True)
         raise typer.Exit(GATE_FAILED)
@@ -132,16 +127,10 @@ def found(
 
 
 def _why_none(plan: Plan, settings: PlanSettings) -> str:
-    """Says whether a plan that shares something may still exist, and its least cost."""
-    if not plan.untried:
-        return (
-            f"only sharing nothing passes {settings.policy}: every plan that shares a layer was "
-            "tried and failed, or protects less than one that failed"
-        )
-    return (
-        f"no plan was found that passes {settings.policy}; one that does costs at least "
-        f"{plan.least:.1%} of {settings.cost}, and more time (--budget) or --rounds may find it"
-    )
+    """Say where the search ended without a plan that passes."""
+    if plan.out_of_time:
+        return f"no plan was found in time that passes {settings.policy} (a longer --budget may)"
+    return f"no plan was found that shares a layer and passes {settings.policy}"
 
 
 plan = with_options(
@@ -183,15 +172,15 @@ def _table(plan: Plan, page: Page) -> Iterator[Text]:
 
 def _summary(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str]:
     """Lines with the plan's cost, the strategies it is compared with, and options to paste."""
-    naive = ", ".join(f"{name} {cost:.1%}" for name, (_, cost) in plan.naive.items())
+    naive = ", ".join(f"{name} {cost:.1%}" for name, cost in plan.naive.items())
     beside = f"; simple strategies: {naive}" if naive else ""
-    yield f"cost {plan.cost:.1%} of {settings.cost}, at least {plan.least:.1%}{beside}"
+    yield f"cost {plan.cost:.1%} of {settings.cost}{beside}"
     summary = report.provenance["protection"]
     assert isinstance(summary, dict)  # as it was made
     if summary["options"]:
         yield f"options: {summary['options']}"
-    if not plan.verdict.passed:
-        yield from (f"still beyond: {words}" for words in plan.verdict.failed)
+    if plan.failed:
+        yield from (f"still beyond: {words}" for words in plan.failed)
         yield f"FAILED: no plan passes {settings.policy}"
         return
     yield f"measured again on fresh records, round {plan.rounds}: {verdict(plan.judged)}"
