@@ -4,11 +4,10 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradaudit.errors import UsageError
-from gradaudit.executors.stopping import removing
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +30,11 @@ def locked(folder: Path, what: str, *, remove: bool = True) -> Iterator[None]:
     """
     handle = _held(folder, what)
     try:
-        with removing(folder) if remove else nullcontext():
-            yield
+        yield
     finally:
+        if remove:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
         os.close(handle)
 
 

@@ -2,9 +2,8 @@
 
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT, SIGTERM and SIGHUP (but where it is ignored, as under ``nohup``) raise :class:`Stopped`, so
-that workers are ended and temporary files removed on the way out. While modules are
-imported, where an exception may be swallowed or turned into another
-one and nothing but folders (:func:`removing`) is to be tidied up yet, the
+that workers are ended and temporary files removed on the way out. While modules are imported, where
+an exception may be swallowed or turned into another one and nothing is to be tidied up yet, the
 process ends at once instead; where there is something to report (:func:`reporting`), ``Stopped``
 waits for the end of the import. It waits for the end of finalizers too, of which Python writes an
 exception to standard error and goes on.
@@ -18,7 +17,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
 from gradaudit.errors import Interruption
@@ -103,26 +101,6 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-_folders: dict[Path, int] = {}
-"""Folders to remove where they are empty, with the processes that hold them."""
-
-
-@contextlib.contextmanager
-def removing(folder: Path) -> Iterator[None]:
-    """Remove an empty folder at the end, also where the process is ended by a signal."""
-    _folders[folder] = os.getpid()
-    try:
-        yield
-    finally:
-        del _folders[folder]
-        _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # there is something in it
-        folder.rmdir()
-
-
 _work_is_done = threading.Event()
 """Whether there is already something to report."""
 
@@ -145,16 +123,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
         again.start()
         return
     if _importing(frame):
-        _tidy_up()
         _say(stop)
         os._exit(stop.status)
     raise stop
-
-
-def _tidy_up() -> None:
-    for folder, process in _folders.items():
-        if process == os.getpid():
-            _remove(folder)
 
 
 def _importing(frame: FrameType | None) -> bool:

@@ -39,7 +39,6 @@ def test_names_of_parts() -> None:
     assert asked("explained", "vinfo.au") == ["vinfo.auroc"]
     assert {name.replace(" ", "-") for name in audits()} <= set(asked("explained"))
     assert asked("explained", "prune") == ["prune"]
-    assert asked("cost", "by") == ["bytes"]
     assert completer("seed") is None
 
 
