@@ -108,7 +108,7 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
     (
         "floor",
         {**PICTURES, "samples": 4},
-        {"sigma": 0.1, "directions": 2, "attacked": 0},
+        {"sigma": 0.1, "directions": 2},
         {"directions": 4},
         0,
     ),

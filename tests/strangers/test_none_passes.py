@@ -19,8 +19,8 @@ CASES = {
     "sparse": ("Sparse", "data", "cross-entropy"),
     "autograd in forward": ("Force", "data", "cross-entropy"),
 }
-CUT = {"relu under no_grad", "tanh under no_grad", "detach", "numpy", "frozen backbone"}
-COUPLED = {"experts", "contrastive", "cox"}
+CUT = ("relu under no_grad", "tanh under no_grad", "detach", "numpy", "frozen backbone")
+COUPLED = ("experts", "contrastive", "cox")
 
 
 def subject(case: str) -> tuple[str, ...]:
