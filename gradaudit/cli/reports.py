@@ -230,7 +230,7 @@ def render(
     """Show a saved report, or write it in other formats.
 
     gradaudit render report.json -o report.html -o report.md
-    gradaudit render sweep.json --curves curves.svg --table table.csv
+    gradaudit render sweep.json --curves curves.svg --table sweep.csv
 
     Prints the table unless files are asked for; with -f it prints in any case.
     """

@@ -34,15 +34,15 @@ OPENED_IN = {
     "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.commands.init"},
     "Image.open": {"gradaudit.data.common.picture_files"},
     "yaml.load": set(),
-    "yaml.safe_load": {"gradaudit.audits.job.loading.chains"},
+    "yaml.safe_load": {"gradaudit.audits.explaining", "gradaudit.audits.job.loading.chains"},
     "eval": set(),
     "exec": {"gradaudit.core.user_code", "gradaudit.models.exported"},
     "os.system": set(),
 }
 """Where each kind of file is opened and code is run: nowhere else.
 
-Of pickles these are tensors of a checkpoint, after the checks; what workers and
-children of ours send; and finished work that the user's own key signed. YAML that is read without
+Of pickles these are tensors of a checkpoint, after the checks, and what workers and
+children of ours send. YAML that is read without
 limits is the package's own table of faults. Of tables ``gradaudit init`` reads no more than the
 header, at most 16 KiB, to show the names of columns before torch is loaded.
 """
