@@ -250,12 +250,7 @@ def cut_of_input(view: FunctionalModel, inputs: Tensor, labels: Tensor) -> str |
     """
     if not inputs.is_floating_point():
         return None
-    double = view.in_precision(torch.float64)
-    try:
-        with torch.no_grad():
-            double.outputs({}, double.cast(inputs[:_COMPARED]))
-    except Exception:  # a model that computes in its own precision alone
-        double = view
+    double = view.in_double_precision(inputs)
     records, targets = double.cast(inputs[:_COMPARED]), double.cast(labels[:_COMPARED])
     try:
         agree = [_agrees(double, records, targets, seed) for seed in range(_COMPARED)]

@@ -89,6 +89,16 @@ class FunctionalModel:
         parameters, constants = (_copies(x, dtype) for x in (self.parameters, self.constants))
         return replace(self, parameters=parameters, constants=constants, dtype=dtype)
 
+    @torch.no_grad()
+    def in_double_precision(self, inputs: Tensor) -> Self:
+        """The same function in float64; itself where it cannot run on two of the inputs so."""
+        double = self.in_precision(torch.float64)
+        try:
+            double.outputs({}, double.cast(inputs[:2]))
+        except Exception:  # a model that computes in its own precision alone
+            return self
+        return double
+
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
         dtype = self.dtype if data.is_floating_point() else data.dtype
@@ -249,12 +259,7 @@ class FunctionalModel:
             return reason
         if self.coupled == "" or (self.coupled and targets is not None):
             return self.coupled or None
-        double = self.in_precision(torch.float64)
-        try:
-            with torch.no_grad():
-                double.outputs({}, double.cast(inputs[:2]))
-        except Exception:  # a model that computes in its own precision alone
-            double = self
+        double = self.in_double_precision(inputs)
         return double._tried(inputs[:COMPANY], None if targets is None else targets[:COMPANY])
 
     def coupling_of_many(self, inputs: Tensor, targets: Tensor) -> str | None:
@@ -263,12 +268,7 @@ class FunctionalModel:
         Larger batches than ``coupling`` compares with single records: a capacity shared by a batch
         may bind in them alone.
         """
-        double = self.in_precision(torch.float64)
-        try:
-            with torch.no_grad():
-                double.outputs({}, double.cast(inputs[:2]))
-        except Exception:  # a model that computes in its own precision alone
-            double = self
+        double = self.in_double_precision(inputs)
         batch = double.cast(inputs)
         with torch.no_grad():
             together = double.outputs({}, batch)
