@@ -7,7 +7,7 @@ Audits are listed, described and configured without torch: the folder of one dec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
@@ -82,6 +82,8 @@ class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    tuned: ClassVar[Set[str]] = frozenset()
+    """Options that replace a method's own settings, whose effect on its strength nothing bounds."""
 
     @classmethod
     def deployed(cls, deployment: Deployment) -> dict[str, Any]:

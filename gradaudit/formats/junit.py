@@ -12,6 +12,7 @@ from gradaudit.judging.risk import why, with_findings
 from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.facts import preparation
+from gradaudit.view.faults import faults_of
 
 
 class Junit(Format):
@@ -28,13 +29,16 @@ class Junit(Format):
         only a default rule is. A failure is an error rule's; a warning passes and says so, and what
         is unclear, not applicable, ignored or known is skipped with the reason. What is unclear
         and may be by the policy passes and says so too. A case takes its share of the time that
-        its audit took.
+        its audit took. Every fault of a job has a case too, which passes and says it: what fails
+        of a job is the rule about its faults.
         """
         judged = with_findings(report, policy)
         judged = judged.model_copy(update={"findings": asked(judged)})
         seconds = _seconds(judged)
         total = f"{sum(seconds[_audit(finding)] for finding in judged.findings):.3f}"
-        root = ET.Element("testsuite", {"name": "gradaudit", "time": total, **_counts(judged)})
+        faults = list(faults_of(judged))
+        counts = _counts(judged, len(faults))
+        root = ET.Element("testsuite", {"name": "gradaudit", "time": total, **counts})
         properties = ET.SubElement(root, "properties")
         for name, value in _facts(judged).items():
             ET.SubElement(properties, "property", name=name, value=printable(value, limit=None))
@@ -44,6 +48,10 @@ class Junit(Format):
             names[f"{finding.metric} {name}"] += 1
             again = names[f"{finding.metric} {name}"]
             _case(root, finding, name if again == 1 else f"{name} {again}", seconds)
+        for fault in faults:
+            place = {"file": fault.path, **({"line": str(fault.line)} if fault.line else {})}
+            case = _named(root, fault.heading, "job.faults", 0, place)
+            ET.SubElement(case, "system-out").text = f"{fault.level}: {fault.sentence}"
         ET.indent(root)
         return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -62,13 +70,7 @@ def _facts(judged: Report) -> dict[str, str]:
 
 def _case(suite: ET.Element, finding: Finding, name: str, seconds: Mapping[str, float]) -> None:
     message = printable(finding.message, limit=None)
-    case = ET.SubElement(
-        suite,
-        "testcase",
-        name=printable(name, limit=None),
-        classname=printable(finding.metric, limit=None),
-        time=f"{seconds[_audit(finding)]:.3f}",
-    )
+    case = _named(suite, name, finding.metric, seconds[_audit(finding)], {})
     if finding.says == "error":
         failure = ET.SubElement(case, "failure", message=message, type=finding.outcome)
         failure.text = f"{message}\n{why(finding.metric)}".strip()
@@ -76,6 +78,14 @@ def _case(suite: ET.Element, finding: Finding, name: str, seconds: Mapping[str, 
         ET.SubElement(case, "system-out").text = f"{finding.says}: {message}"
     elif _skipped(finding):
         ET.SubElement(case, "skipped", message=message)
+
+
+def _named(
+    suite: ET.Element, name: str, group: str, seconds: float, place: Mapping[str, str]
+) -> ET.Element:
+    named = {"name": name, "classname": group, **place}
+    shown = {key: printable(text, limit=None) for key, text in named.items()}
+    return ET.SubElement(suite, "testcase", {**shown, "time": f"{seconds:.3f}"})
 
 
 def _name(finding: Finding) -> str:
@@ -103,10 +113,10 @@ def _seconds(judged: Report) -> Counter[str]:
     return shares
 
 
-def _counts(judged: Report) -> dict[str, str]:
+def _counts(judged: Report, faults: int) -> dict[str, str]:
     findings = judged.findings
     return {
-        "tests": str(len(findings)),
+        "tests": str(len(findings) + faults),
         "errors": "0",
         "skipped": str(sum(map(_skipped, findings))),
         "failures": str(sum(finding.says == "error" for finding in findings)),

@@ -33,7 +33,7 @@ def _untried(audit: type[Audit[Any]], report: Report) -> str:
     if any(row.details.get(EFFORT) != "below" for row in measured):
         return ""
     if measured:
-        return f"{audit.name} did less than the preset quick"
+        return f"{audit.name} is not shown to do as much as the preset quick"
     if any(row.left_out for row in rows):
         return f"{audit.name} was left out"
     if any(row.status == "failed" for row in rows):

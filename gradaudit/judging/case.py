@@ -234,7 +234,7 @@ def is_weak(row: Measurement) -> bool:
 def weakness(row: Measurement) -> str:
     """Name the reason for which a row within its limit is not known to be."""
     if row.details.get(EFFORT) == "below":
-        return "its attack did less than the preset quick"
+        return "its attack is not shown to do as much as the preset quick"
     return "its adversary is linear" if is_weak(row) else "another attack was not tried"
 
 

@@ -42,7 +42,8 @@ def effort_of(options: AuditOptions, presets: Mapping[str, Mapping[str, JsonValu
         if isinstance(value, int | float) and isinstance(other, int | float):
             least[key] = min(value, other)  # a plain scan must not be below
     known = [own, quick, plain, thorough]
-    if not _methods(given, known):
+    tuned = any(given.get(key) not in {each.get(key) for each in known} for key in options.tuned)
+    if tuned or not _methods(given, known):
         return "below"
     defaults = {key: own[key] for key in least if key in own}
     reached = "below"

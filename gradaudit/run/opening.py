@@ -149,11 +149,12 @@ def open_subject(
 
 
 def _tested(targets: tuple[Target, ...], records: Records, seed: int) -> tuple[Target, ...]:
-    """Test on the newest target, once for a run, whether records are independent."""
+    """Test on every target, once for a run, whether records are independent."""
     batch = torch.from_numpy(rng(seed, "coupling").permutation(len(records))[:_COMPANY])
     view = FunctionalModel.of(targets[-1])
-    inputs = view.cast(records.inputs[batch])
-    coupled = view.coupling(inputs, view.cast(records.labels[batch]))
+    inputs, labels = view.cast(records.inputs[batch]), view.cast(records.labels[batch])
+    found = (FunctionalModel.of(target).coupling(inputs, labels) for target in reversed(targets))
+    coupled = next(filter(None, found), None)
     notes = [f"updates are computed batch by batch: {coupled}"] if coupled else []
     notes += _probabilities(view, inputs) + ([view.loss.note] if view.loss.note else [])
     return tuple(replace(x, coupled=coupled or "", notes=(*x.notes, *notes)) for x in targets)

@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import run
+from job_folders import chain, dp, nvflare_job
+from safetensors.torch import save_file
 
 from gradaudit.audits import audits
 from gradaudit.judging import known_metrics
+from gradaudit.models.building import load_model
 from gradaudit.report import Report
 
 SAMPLE = (
@@ -17,6 +21,7 @@ SAMPLE = (
 WEAK = ("attack", "reconstruct", *SAMPLE, "--method", "dlg", "--iterations", "1", "--restarts", "1")
 LIMITS = "rules: [{metric: attack.relative_error, min: 0.1}]\n"
 SLANT = ("-a", "slant")
+TABLE = ("-m", "zoo:mlp?inputs=10&classes=2", "-d", "diabetes")
 BATCHES = ("--batches", "40", "--family", "logistic")
 STRONG = ("attack", "reconstruct", *SAMPLE, "--method", "closed-form", "--batches", "2")
 
@@ -83,6 +88,9 @@ def test_a_weak_attack_passes_nothing(tmp_path: Path) -> None:
          "--over", "seed=0,1"),
         ("dp-audit", "-m", "zoo:mlp?inputs=10", "-d", "diabetes", "-a", "sex", "--mechanism",
          "dp:clip=1,sigma=1", "--trials", "200", "--restarts", "1", "--claimed-epsilon", "1"),
+        ("floor", *TABLE, "--samples", "8",
+         "--directions", "16", "--defense", "dp:clip=1,sigma=.1"),
+        ("tradeoff", *TABLE, "--rounds", "1", "--defense", "prune:0.5|0.9"),
     ],
     ids=lambda command: " ".join(command[:3]),
 )  # fmt: skip
@@ -95,6 +103,32 @@ def test_failed_is_printed_where_and_only_where_the_command_exits_with_1(
     judged = run("gate", report)
     assert judged.status == 1 or "FAILED" not in judged.out
     assert not (succeeded(report) and ("PASSED" in done.out or "PASSED" in judged.out))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1e-6, 1e6], ids=["exceeded", "kept"])
+def test_jobs_updates_and_plans_print_failed_where_they_exit_with_1(
+    tmp_path: Path, limit: float
+) -> None:
+    policy, update = tmp_path / "policy.yaml", tmp_path / "update.safetensors"
+    torch.manual_seed(0)
+    model = load_model("zoo:mlp?inputs=10&classes=2")
+    save_file({name: torch.randn_like(w) for name, w in model.named_parameters()}, update)
+    rules = {
+        "sensitivity.input_f_bounded_median": ("plan", *TABLE, "--quick"),
+        "observe.norm": ("observe", *TABLE, "--update", update),
+        "job.epsilon_client": (
+            *("job", nvflare_job(tmp_path / "job", [chain(dp())])),
+            *("--noise", "gaussian"),
+        ),
+    }
+    for metric, command in rules.items():
+        policy.write_text(f"rules: [{{metric: {metric}, max: {limit}}}]\n")
+        done = run(*command, "--policy", policy, "-q")
+        assert done.status in (0, 1), done.err
+        assert ("FAILED" in done.out) == (done.status == 1)
+        assert ("PASSED" in done.out) == (limit > 1), done.out
+        assert run(*command, "--policy", policy, "-q", "--exit-zero").status == 0
 
 
 def succeeded(report: Path) -> list[str]:

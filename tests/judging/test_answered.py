@@ -44,7 +44,7 @@ CASES = [
     (
         "one hardly",
         others(reconstruct=of("reconstruct", "relative_error", 1.0, effort="below")),
-        "attack reconstruct did less than the preset quick",
+        "attack reconstruct is not shown to do as much as the preset quick",
     ),
     ("one not", others()[1:], "attack reconstruct was not run"),
     (

@@ -34,6 +34,9 @@ def row(value: float, **details: Any) -> Measurement:
             "default",
         ),
         ({"iterations": 4}, "below"),
+        ({"tv": 9.0}, "below"),
+        ({"learning_rate": 1e-9}, "below"),
+        ({"objective": "cosine"}, "below"),
         ({"restarts": 1}, "below"),
         ({"iterations": 5, "restarts": 2, "batches": 1}, "quick"),
         ({}, "default"),
@@ -107,4 +110,4 @@ def test_below_quick_a_row_fails_but_never_passes(value: float, effort: str, out
     rule = Rule(metric="attack.relative_error", min=0.1)
     case = Case(1, rule, row(value, effort=effort), (value, value))
     assert case.outcome == outcome
-    assert ("did less than the preset quick" in case.words) is (outcome == "unclear")
+    assert ("not shown to do as much as the preset quick" in case.words) is (outcome == "unclear")

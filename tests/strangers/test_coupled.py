@@ -1,11 +1,13 @@
 """Records that see each other are found on opening, and their updates are those of plain torch."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from gradaudit.audits.sensitivity import Sensitivity
@@ -148,6 +150,20 @@ def test_opening_finds_coupled_records_and_says_so(case: str) -> None:
     target = make().target
     assert reason in str(target.coupled)
     assert target.notes == (f"updates are computed batch by batch: {target.coupled}",)
+
+
+def test_an_older_checkpoint_couples_too(tmp_path: Path) -> None:
+    """Experts that were all but one idle in an early round fill their capacity there alone."""
+    paths = [tmp_path / f"round-{i}.safetensors" for i in range(2)]
+    for path, bias in zip(paths, (100.0, 0.0), strict=True):
+        model = routed(18)
+        model.experts.gate.bias.data[:] = torch.tensor([bias, 0.0])
+        save_file(model.state_dict(), path)
+    data = subject_of(routed(18), CrossEntropy()).records
+    for given, reason in ((paths, "the module `experts`"), (paths[1:], "None")):
+        settings = SubjectSettings(checkpoint=[*map(str, given)])
+        targets = open_subject(settings, model=routed(18), records=data).targets
+        assert all(reason in str(target.coupled or None) for target in targets)
 
 
 @pytest.mark.parametrize("case", COUPLED)

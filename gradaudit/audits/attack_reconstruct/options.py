@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -45,6 +45,8 @@ def default_steps_in_words() -> str:
 
 class AttackOptions(ClientOptions):
     """Options that reconstruction, membership and tracing share."""
+
+    tuned: ClassVar = frozenset(_FLAGS) - {"iterations"}
 
     restarts: int = Field(
         4, ge=1, le=10_000, description="Number of starting points of each attack."

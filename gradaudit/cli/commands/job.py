@@ -18,7 +18,14 @@ from gradaudit.cli.perform import (
     stdout_for_the_report,
     write,
 )
-from gradaudit.config import BudgetSettings, OutputSettings, RunSettings, section, settle
+from gradaudit.config import (
+    BudgetSettings,
+    OutputSettings,
+    RunSettings,
+    SubjectSettings,
+    section,
+    settle,
+)
 from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.evidence.redaction import redact
@@ -27,7 +34,7 @@ from gradaudit.judging import read_policy
 from gradaudit.measurement import dict_of, list_of
 from gradaudit.report import Measurement, Report
 
-_OF_COMMAND = ("budget", "dry_run", *OutputSettings.model_fields)
+_OF_COMMAND = BudgetSettings.model_fields.keys() - SubjectSettings.model_fields
 FOLDER = parameter(
     "place",
     Path | None,
@@ -54,6 +61,7 @@ def _job(**flags: Any) -> None:
     if options.folder is None:
         raise UsageError("name the folder of a job: gradaudit job JOB")
     expect_writable(output, config, options)
+    policy = read_policy(output.policy) if output.policy else None
     if output.dry_run:
         with stdout_for_the_report():
             chains = deferred.measure.load(options.folder, options).chains
@@ -71,7 +79,6 @@ def _job(**flags: Any) -> None:
         for line in summary(report):
             typer.echo(printable(line, limit=None))
         typer.echo()
-    policy = read_policy(output.policy) if output.policy else None
     unwritten = write(report, output, policy)
     show(report, output, policy)
     conclude(report, output, policy, unwritten)

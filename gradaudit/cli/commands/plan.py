@@ -84,9 +84,10 @@ def _plan(**flags: Any) -> None:
     report = presentable(report, settings, subject)
     unwritten = write(report, settings, policy)
     _show(plan, report, settings)
-    if unwritten and not plan.failed:
+    failed = plan.failed and not settings.exit_zero
+    if unwritten and not failed:
         raise AuditError(unwritten)
-    if plan.failed:
+    if failed:
         for line in filter(None, (unwritten, _why_none(plan, settings))):
             typer.echo(f"gradaudit: {printable(line, limit=2000)}", err=True)
         raise typer.Exit(GATE_FAILED)

@@ -492,7 +492,7 @@ def test_a_reply_that_is_no_number_is_refused(tmp_path: Path) -> None:
         audited(nvflare_job(tmp_path), JobOptions(replies=("num-examples=one",)))
 
 
-@pytest.mark.parametrize("suffix", ["md", "html", "sarif", "github", "txt"])
+@pytest.mark.parametrize("suffix", ["md", "html", "xml", "sarif", "github", "txt"])
 def test_every_format_has_each_fault_with_file_line_and_repair(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
