@@ -288,11 +288,7 @@ class Report(Document):
         presentation().save(self, Path(path))
 
     def to_dataframe(self) -> "DataFrame":
-        """Returns the rows as a pandas table; ``variant`` is in words and empty for headlines.
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
+        """Returns the rows as a pandas table; ``variant`` is in words and empty for headlines."""
         return presentation().dataframe(self)
 
     def __repr__(self) -> str:

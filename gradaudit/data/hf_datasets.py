@@ -5,8 +5,8 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,11 +14,11 @@ from pydantic import JsonValue
 
 from gradaudit.core.files import read_file
 from gradaudit.data.common.arrays import as_inputs, scaled
-from gradaudit.data.common.arrow import Frame, read_frames
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.picture_files import Picture, PictureAdapter
 from gradaudit.data.common.roles import in_order, left_aside
 from gradaudit.data.common.table_columns import MAX_CLASSES, NOT_A_TABLE, Inputs, table_of
+from gradaudit.data.common.tables import TextTable, read_frame, read_frames
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
@@ -34,25 +34,49 @@ class SavedDataset:
     """A saved data set.
 
     Attributes:
-        frame: its columns.
-        features: what ``datasets`` knows of them, by name.
+        files: its Arrow files.
+        features: what ``datasets`` knows of the columns, by name.
         notes: the split that was read and those that were not, where there are several.
+        origin: the folder, for messages.
     """
 
-    frame: Frame
+    files: Sequence[Path]
     features: Mapping[str, Mapping[str, Any]]
-    notes: dict[str, JsonValue] = field(default_factory=dict)
+    notes: dict[str, JsonValue]
+    origin: str
 
     def of_kind(self, kind: str) -> list[str]:
-        """The columns of a type of ``datasets``."""
-        return [name for name in self.frame.schema.names if _kind(self.features.get(name)) == kind]
+        """Return the columns of a type of ``datasets``."""
+        return [name for name, feature in self.features.items() if feature.get("_type") == kind]
 
-    def class_names(self, column: str) -> tuple[str, ...]:
-        """The names of a column's classes by number: its own, or the numbers; empty for text."""
-        if column in self.frame.names:
-            return tuple(self.frame.names[column])
-        largest = self.frame.largest(column)
-        return tuple(map(str, range(largest + 1))) if 0 <= largest < MAX_CLASSES else ()
+    def read(self, array: str | None = None) -> TextTable:
+        """Read the columns, with the names of classes in the place of their numbers.
+
+        Raises:
+            UsageError: the library is not installed.
+            DataError: a file is damaged, or a class has no name.
+        """
+        table = read_frames(self.files, "datasets", self.origin, array)
+        cells = dict(table.cells)
+        for name in self.of_kind(CLASS_LABEL):
+            names = _labels(self.features[name])
+            codes, texts = cells.get(name, (None, []))
+            known = {str(code): label for code, label in enumerate(names)}
+            if codes is not None and names:
+                cells[name] = codes, [known.get(text, text) for text in texts]
+        return replace(table, cells=cells)
+
+    def class_names(self, table: TextTable, column: str | None) -> tuple[str, ...]:
+        """Return the names of a column's classes by number: its own, or the numbers."""
+        if column is None or column not in table.cells:
+            return ()
+        if names := _labels(self.features.get(column, {})):
+            return tuple(names)
+        numbers = (
+            [int(text) for text in table.cells[column][1] if text] if column in table.whole else []
+        )
+        counted = numbers and min(numbers) >= 0 and max(numbers) < MAX_CLASSES
+        return tuple(map(str, range(max(numbers) + 1))) if counted else ()
 
 
 def open_folder(folder: Path, split: str | None) -> SavedDataset:
@@ -79,11 +103,8 @@ def open_folder(folder: Path, split: str | None) -> SavedDataset:
     files = _json(state).get("_data_files")
     entries = files if isinstance(files, list) else []
     listed = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
-    features = _features(folder / _INFO)
-    named = {name: _labels(feature) for name, feature in features.items()}
     paths = [folder / name for name in _plain_names(listed, state)]
-    names = {name: labels for name, labels in named.items() if labels}
-    return SavedDataset(read_frames(paths, "datasets", str(folder), names), features, notes)
+    return SavedDataset(paths, _features(folder / _INFO), notes, str(folder))
 
 
 def _features(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -93,12 +114,8 @@ def _features(path: Path) -> dict[str, Mapping[str, Any]]:
     return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
 
 
-def _kind(feature: Mapping[str, Any] | None) -> object:
-    return feature.get("_type") if feature else None
-
-
 def _labels(feature: Mapping[str, Any]) -> list[str]:
-    names = feature.get("names") if _kind(feature) == CLASS_LABEL else None
+    names = feature.get("names") if feature.get("_type") == CLASS_LABEL else None
     plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return list(names) if plain and names and len(set(names)) == len(names) else []
 
@@ -149,39 +166,38 @@ class HfDatasets(PictureAdapter, Tabular):
     def load(self) -> Records:
         """Read the folder."""
         saved = open_folder(Path(self.source), self.split)
-        sure = self.task is None and self.label in saved.frame.names
+        images = saved.of_kind(IMAGE)
+        table = saved.read(None if self.inputs in images else self.inputs)
+        column = self.inputs or self._only(images, table)
+        sure = self.task is None and bool(_labels(saved.features.get(self.label or "", {})))
         adapter = replace(self, task="classification") if sure else self
-        column = self._column(saved.frame, saved.of_kind(IMAGE))
         if column is None:
-            records = adapter.records_of(saved.frame.table())
+            records = adapter.records_of(table)
         else:
-            records = adapter._of_column(saved.frame, column, column in saved.of_kind(IMAGE))
+            column = choose(column, table.cells, table.file, "column")
+            shown = column in images
+            inputs = self._images(saved, column) if shown else self._arrays(table, column)
+            labels = adapter.labels_in(table, len(inputs.array))
+            used = (column, *table.names(self.drop))
+            records = adapter.described(table, inputs, labels, used=used)
         records = replace(records, notes={**records.notes, **saved.notes})
-        names = saved.class_names(self.label) if self.label is not None else ()
+        names = saved.class_names(table, self.label)
         return in_order(records, names, self.source) if names and records.classes else records
 
-    def _column(self, frame: Frame, images: list[str]) -> str | None:
-        """The column of the inputs, None where they are a table."""
-        if self.inputs is not None:
-            return choose(self.inputs, frame.schema.names, frame.origin, "column")
-        shown = set(images) - set(frame.table().names(self.drop))
+    def _only(self, images: Sequence[str], table: TextTable) -> str | None:
+        """Return the only column of pictures that is not dropped."""
+        shown = set(images) & set(table.cells) - set(table.names(self.drop))
         return shown.pop() if len(shown) == 1 else None
 
-    def _of_column(self, frame: Frame, column: str, images: bool) -> Records:
-        table = frame.table()
-        inputs = self._images(frame, column) if images else self._arrays(frame, column)
-        labels = self.labels_in(table, len(frame))
-        return self.described(table, inputs, labels, used=(column, *table.names(self.drop)))
-
-    def _images(self, frame: Frame, column: str) -> Inputs:
-        origin = f"{frame.origin}: column {quote(column)}"
+    def _images(self, saved: SavedDataset, column: str) -> Inputs:
+        origin = f"{saved.origin}: column {quote(column)}"
         if self.scale == "standard":
             raise UsageError(f"{origin}: {NOT_A_TABLE}")
-        return self.prepared(list(_decoded(frame, column, origin)), origin)
+        return self.read_pictures(saved_pictures, saved.files, origin, column=column)
 
-    def _arrays(self, frame: Frame, column: str) -> Inputs:
-        origin = f"{frame.origin}: column {quote(column)}"
-        raw = frame.array(column)
+    def _arrays(self, table: TextTable, column: str) -> Inputs:
+        origin, raw = f"{table.file}: column {quote(column)}", table.array
+        assert raw is not None
         array = as_inputs(raw, origin, tokens=raw.dtype.kind in "iu" and raw.ndim == 2)
         if self.normalize is not None or self.channels is not None:
             return self.normal(array, origin, scaled(raw))
@@ -189,9 +205,10 @@ class HfDatasets(PictureAdapter, Tabular):
         return replace(inputs, notes=scaled(raw, inputs.notes))
 
 
-def _decoded(frame: Frame, column: str, origin: str) -> Iterator[tuple[str, Picture]]:
-    """Pictures from the bytes in the file; what lies elsewhere is not looked for."""
-    cells = (cell for chunk in frame.chunks(column) for cell in chunk.to_pylist())
+def saved_pictures(*files: Path, origin: str, column: str) -> list[tuple[str, Picture]]:
+    """Read the bytes of pictures in Arrow files; what lies elsewhere is not looked for."""
+    cells = [cell for file in files for cell in read_frame(file)[column].to_pylist()]
+    pictures = []
     for index, cell in enumerate(cells):
         content = (cell or {}).get("bytes")
         name = f"{origin}: picture {index}"
@@ -200,4 +217,5 @@ def _decoded(frame: Frame, column: str, origin: str) -> Iterator[tuple[str, Pict
                 f"{name} is not in the file but elsewhere; save the data set with its pictures "
                 "(Dataset.cast_column with Image(), then save_to_disk)"
             )
-        yield name, content
+        pictures.append((name, content))
+    return pictures

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gradaudit.data.common.arrow import read_frames
+from gradaudit.data.common.tables import read_frames
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetFile(Tabular):
-    """A Parquet file, or an Arrow one (a stream, or a file that is not compressed).
+    """A Parquet file, or an Arrow one (a stream or a file).
 
     The content decides which. Its columns are read as those of a CSV file are: numbers, truth
     values, text, dates; the extra ``gradaudit[parquet]`` is needed.
@@ -23,4 +23,4 @@ class ParquetFile(Tabular):
 
     def load(self) -> Records:
         """Read and encode the table."""
-        return self.records_of(read_frames([Path(self.source)], "parquet", self.source).table())
+        return self.records_of(read_frames([Path(self.source)], "parquet", self.source))

@@ -8,11 +8,10 @@ from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
-from gradaudit.data.common.arrow import is_arrow, read_frames
 from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.data.common.roles import Labels, in_order, labels_of
 from gradaudit.data.common.table_columns import Inputs
-from gradaudit.data.common.tables import TextTable, read_table
+from gradaudit.data.common.tables import TextTable, is_frame, read_frames, read_table
 from gradaudit.data.common.tabular import DescribedRecords
 from gradaudit.data.common.tokenizing import (
     TOKEN_BYTES,
@@ -97,7 +96,7 @@ class TextFile(DescribedRecords):
 
         def read() -> Iterator[str]:
             table, _, _ = self._table()
-            return (text for name in self._columns(table) for text in table.cells[name])
+            return (text for name in self._columns(table) for text in table.texts(name))
 
         return self._tokenizer.spelled(texts, read)
 
@@ -106,13 +105,12 @@ class TextFile(DescribedRecords):
         path = Path(self.source).expanduser()
         if path.is_dir():
             saved = open_folder(path, self.split)
-            known = self.label is not None and self.label in saved.frame.schema.names
-            classes = saved.class_names(self.label or "") if known else ()
-            return saved.frame.table(), classes, saved.notes
+            table = saved.read()
+            return table, saved.class_names(table, self.label), saved.notes
         if self.split is not None:
             raise UsageError(f"text:{self.source}: has no splits; leave out split=")
-        if is_arrow(path):
-            return read_frames([path], "parquet", self.source).table(), (), {}
+        if is_frame(path):
+            return read_frames([path], "parquet", self.source), (), {}
         return read_table(path), (), {}
 
     def _columns(self, table: TextTable) -> tuple[str, ...]:
@@ -153,7 +151,7 @@ class TextFile(DescribedRecords):
         return Pretrained(self.reading.tokenizer) if self.reading else Hashing(self.vocabulary)
 
     def _tokens(self, table: TextTable, columns: Sequence[str]) -> Tokens:
-        texts = [table.cells[name] for name in columns]
+        texts = [table.texts(name) for name in columns]
         padding = self.reading.padding if self.reading else None
         expect_to_fit((len(texts[0]), self._length), table.file, TOKEN_BYTES)
         tokens = self._tokenizer.tokens(texts[0], self._length, padding, *texts[1:])

@@ -6,7 +6,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradaudit.core.parts import library
 from gradaudit.core.text import printable, variant_text
 from gradaudit.formats import format_for
 from gradaudit.formats.results import summary
@@ -21,12 +20,9 @@ COLUMNS = (*_AS_THEY_ARE[:3], "variant", "value", "low", "high", *_AS_THEY_ARE[3
 
 
 def dataframe(report: Report) -> "DataFrame":
-    """Returns a table with a line for each row of the report, and the columns ``COLUMNS``.
+    """Returns a table with a line for each row of the report, and the columns ``COLUMNS``."""
+    import pandas
 
-    Raises:
-        UsageError: pandas is not installed.
-    """
-    pandas = library("pandas", "pandas", "Report.to_dataframe")
     frame: DataFrame = pandas.DataFrame([_line(row) for row in report.rows], columns=COLUMNS)
     return frame
 

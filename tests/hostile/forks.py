@@ -90,8 +90,10 @@ def run_all(jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[Outcome]:
 
 
 def _main(asked: Path, told: Path) -> None:
+    import pandas  # noqa: F401 - imported for the forks
     import PIL.Image
-    import safetensors.torch  # noqa: F401 - imported for the forks
+    import pyarrow.parquet  # noqa: F401
+    import safetensors.torch  # noqa: F401
 
     from gradaudit.core import contained
     from gradaudit.core.huggingface import library

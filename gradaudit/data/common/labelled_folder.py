@@ -100,7 +100,7 @@ class LabelledFolder(DescribedRecords):
         labels = labels_of(table.column(self.label), self.task)
         table.names((*self.attribute, *filter(None, (self.user, self.member))))
         name = self._file_column(table)
-        files = [_inside(folder, cell.strip(), table.file) for cell in table.cells[name]]
+        files = [_inside(folder, cell.strip(), table.file) for cell in table.texts(name)]
         records = self.described(table, self._inputs(files, folder), labels, used=[name])
         return replace(records, notes=records.notes | _unread(folder, [*files, path]))
 

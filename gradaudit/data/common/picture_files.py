@@ -2,9 +2,10 @@
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from gradaudit.core.user_code import import_torchvision, load_callable
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import pictures, scaled
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
+from gradaudit.data.common.reading import read
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.errors import DataError, GradauditError, UsageError
 
@@ -50,8 +52,23 @@ _NAMED = {"imagenet": IMAGENET, "torchvision": IMAGENET}
 _TORCHVISION = "torchvision:"
 
 
+Named = Sequence[tuple[str, Picture]]
+"""Pictures with what messages call them."""
+
+
+def decoded(
+    sources: Callable[..., Named], *paths: Path, whole: bool, size: Size | None, **options: Any
+) -> dict[str, Any]:
+    """Decode the pictures in files, as ``pixels`` of one size, or each ``whole``."""
+    named = sources(*paths, **options)
+    if whole:
+        return {"pictures": [np.asarray(picture) for picture in opened_pictures(named)]}
+    pixels, notes = stack_pictures(named, options["origin"], size)
+    return {"pixels": pixels, "notes": notes}
+
+
 def stack_pictures(
-    pictures: Sequence[tuple[str, Picture]], origin: str, size: Size | None
+    pictures: Named, origin: str, size: Size | None
 ) -> tuple[NDArray[np.uint8 | np.uint16], dict[str, JsonValue]]:
     """Decode pictures, all grey or else all in colour; and notes on what is read of them.
 
@@ -69,7 +86,6 @@ def stack_pictures(
         the largest value of 16 bits, how many have transparency or further frames that are left.
 
     Raises:
-        UsageError: the size asked for is empty.
         DataError: a file is missing, no picture, damaged or has more bits a channel than that; the
             sizes differ and none is asked for; there are none; the whole would take too much
             memory.
@@ -103,7 +119,7 @@ def _pixels(picture: Image.Image, mode: str, size: Size, deep: bool) -> NDArray[
     return pixels.astype(np.uint16) * _BYTE_IN_16_BITS if deep else pixels
 
 
-def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.Image]:
+def opened_pictures(pictures: Named) -> Iterator[Image.Image]:
     """Yields each picture in its own size and 8 bits, all grey or else all in colour.
 
     Raises:
@@ -132,7 +148,7 @@ class _Header:
     """Whether there is more than the first one."""
 
 
-def _headers(pictures: Sequence[tuple[str, Picture]]) -> list[_Header]:
+def _headers(pictures: Named) -> list[_Header]:
     headers = []
     for name, source in pictures:
         with _opened(name, source) as picture:
@@ -162,8 +178,6 @@ def _has_more(picture: Image.Image) -> bool:
 
 def _common_layout(headers: Sequence[_Header], origin: str, size: Size | None) -> tuple[Size, str]:
     """Size, and mode with one grey or three colour channels, that fit all of these pictures."""
-    if size is not None and min(size) < 1:
-        raise UsageError(f"size={_spell(size)}: is empty; say size=HEIGHTxWIDTH in pixels")
     if not headers:
         raise DataError(f"{origin}: there are no pictures")
     first, common = headers[0].name, headers[0].size
@@ -280,19 +294,51 @@ class PictureAdapter(DataAdapter):
     normalize: str | None = None
     transform: str | None = None
 
-    def prepared(self, sources: Sequence[tuple[str, Picture]], origin: str) -> Inputs:
-        """Inputs of named pictures, files or in memory.
+    def read_pictures(
+        self, sources: Callable[..., Named], paths: Sequence[Path], origin: str, **options: Any
+    ) -> Inputs:
+        """Inputs of pictures that are decoded in a child process.
+
+        Args:
+            sources: gets the paths, ``origin`` and the options in the child; returns the pictures.
+            paths: of the files that are read.
+            origin: the data, for messages.
+            **options: of ``sources``.
 
         Raises:
             UsageError: the options contradict each other, or name nothing.
             DataError: a picture cannot be read, or sizes differ and none is asked for.
         """
+        size = self._expect_one_way()
+        work = partial(decoded, sources, whole=self.transform is not None, size=size)
+        made = read(work, *paths, origin=origin, **options)
         if self.transform is not None:
-            return self._transformed(sources, origin, self.transform)
-        pixels, notes = stack_pictures(sources, origin, self.size)
-        if self.size:
-            notes["resized"] = list(self.size)
-        return self.normal(pictures(pixels, origin), origin, scaled(pixels, notes))
+            return self._transformed(map(Image.fromarray, made["pictures"]), self.transform)
+        return self._of_pixels(made["pixels"], made["notes"], origin)
+
+    def prepared(self, sources: Named, origin: str) -> Inputs:
+        """Inputs of pictures in memory, with the errors of ``read_pictures``."""
+        size = self._expect_one_way()
+        if self.transform is not None:
+            return self._transformed(opened_pictures(sources), self.transform)
+        return self._of_pixels(*stack_pictures(sources, origin, size), origin)
+
+    def _expect_one_way(self) -> Size | None:
+        """Return the size that is asked for; refuse options beside a transform."""
+        if self.transform is not None and (self.size or self.channels or self.normalize):
+            raise UsageError(
+                f"transform={self.transform}: does all that is done to a picture; leave out size=, "
+                "channels= and normalize="
+            )
+        if self.size is not None and min(self.size) < 1:
+            raise UsageError(f"size={_spell(self.size)}: is empty; say size=HEIGHTxWIDTH in pixels")
+        return self.size
+
+    def _of_pixels(
+        self, pixels: NDArray[Any], notes: Mapping[str, JsonValue], origin: str
+    ) -> Inputs:
+        resized: dict[str, JsonValue] = {"resized": list(self.size)} if self.size else {}
+        return self.normal(pictures(pixels, origin), origin, scaled(pixels, {**notes, **resized}))
 
     def normal(self, array: NDArray[Any], origin: str, notes: dict[str, JsonValue]) -> Inputs:
         """Inputs of an array (records, channels, …), with channels and normalised as asked for."""
@@ -304,18 +350,11 @@ class PictureAdapter(DataAdapter):
         array = normalised(array, self.normalize, origin)
         return Inputs(array, notes={**notes, "normalized": self.normalize})
 
-    def _transformed(
-        self, sources: Sequence[tuple[str, Picture]], origin: str, name: str
-    ) -> Inputs:
-        if self.size or self.channels or self.normalize is not None:
-            raise UsageError(
-                f"transform={name}: does all that is done to a picture; leave out size=, channels= "
-                "and normalize="
-            )
+    def _transformed(self, opened: Iterable[Image.Image], name: str) -> Inputs:
         function = _transform(name)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
-            arrays = [_applied(function, p, f"transform={name}") for p in opened_pictures(sources)]
+            arrays = [_applied(function, picture, f"transform={name}") for picture in opened]
         return Inputs(_stacked(arrays, f"transform={name}"), notes={"transform": name})
 
 

@@ -1,6 +1,7 @@
-"""Reading a CSV file or JSON lines, as it is or compressed by gzip, into columns of text.
+"""Tables as untrusted data: CSV, JSON lines, Parquet and Arrow, read in a child process.
 
-Text is UTF-8, and neither a line nor a file may be without end.
+A reader returns each column as codes and different texts, so that what looks at values looks at
+each of them once.
 """
 
 import _csv
@@ -9,198 +10,299 @@ import gzip
 import io
 import json
 import re
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.core.files import expect_file, once
-from gradaudit.core.text import printable
-from gradaudit.data.common import checks
-from gradaudit.data.common.checks import choose, choose_all, expect_few_cells, expect_names, quote
+from gradaudit.core.parts import library
+from gradaudit.core.text import first_line, printable
+from gradaudit.data.common.checks import (
+    choose,
+    choose_all,
+    expect_few_cells,
+    expect_names,
+    quote,
+)
+from gradaudit.data.common.reading import read
 from gradaudit.data.common.table_columns import DataColumn, with_points
 from gradaudit.errors import DataError, UsageError
 
 UTF_8 = "utf-8-sig"
 UNNAMED = "unnamed-1"
-MAX_LINE = 4 << 20
-"""Characters in a line."""
-MAX_EMPTY = 100_000
-"""Lines that hold nothing."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
+_GZIP = b"\x1f\x8b"
+_PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_END = _STREAM + bytes(4)
+"""End mark of an Arrow stream."""
+_JSON_NAMES = frozenset({".jsonl", ".ndjson", ".json"})
 _ONE_A_LINE = 'write an object a line, {"KEY": VALUE, …}'
+_QUOTED = re.compile(r'"[^"]*"')
+
+Separator = Literal[",", ";", "tab"]
+_SIGNS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t"}
+_CALLED: dict[Separator, str] = {",": "comma", ";": "semicolon", "tab": "tab"}
+
+Cells = tuple[NDArray[np.int32], list[str]]
+"""Codes of a column's cells, and the texts that they stand for."""
 
 
-@contextmanager
-def opened_text(path: Path, encoding: str = UTF_8) -> Iterator[io.TextIOWrapper]:
-    """The text in a file, a byte order mark passed over.
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text: the cells of each column, in the order of the file.
+
+    Attributes:
+        file: the file it was read from, for messages.
+        cells: codes and texts of the records' cells by column.
+        faults: why the cells of a column cannot be used, by column.
+        decimal: sign before the decimals of numbers.
+        notes: how the file was read, for the report.
+        whole: columns of whole numbers by their type.
+        array: numbers (records, …) of the column that was asked for as such.
+    """
+
+    file: str
+    cells: Mapping[str, Cells]
+    faults: Mapping[str, str] = field(default_factory=dict)
+    decimal: str = "."
+    notes: Mapping[str, JsonValue] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+    array: NDArray[Any] | None = None
+
+    def cells_of(self, name: str) -> Cells:
+        """Return the codes and texts of a column.
+
+        Raises:
+            UsageError: there is no such column.
+            DataError: its cells are no numbers, texts or dates.
+        """
+        name = choose(name, self.cells, self.file, "column")
+        if name in self.faults:
+            raise DataError(f"{self.file}{self.faults[name]}")
+        return self.cells[name]
+
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of a column, with the errors of ``cells_of``."""
+        codes, texts = self.cells_of(name)
+        return [texts[code] for code in codes]
+
+    def column(self, name: str) -> DataColumn:
+        """Return the column of that name, with the errors of ``cells_of``."""
+        codes, texts = self.cells_of(name)
+        origin = f"{self.file}: column {quote(name)}"
+        if self.decimal != ".":
+            return DataColumn.of_codes(name, origin, codes, with_points(texts, origin))
+        return DataColumn.of_codes(name, origin, codes, texts)
+
+    def column_if(self, name: str | None) -> DataColumn | None:
+        """Return the column of that name, or None without a name."""
+        return None if name is None else self.column(name)
+
+    def names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of columns among these, which may be comma separated; each once."""
+        return choose_all(names, self.cells, self.file, "column")
+
+
+def read_table(
+    path: Path, sep: Separator | None = None, decimal: str = ".", encoding: str = UTF_8
+) -> TextTable:
+    """Read a CSV file with a header line, or JSON lines; plain or compressed by gzip.
+
+    A column without a name is called ``unnamed-1``, ``unnamed-2``, … after its place. A file is of
+    JSON lines where it is called so, or its first line is a JSON object. Without ``sep`` cells end
+    at the sign, of comma, semicolon and tab, that the header has most of.
 
     Raises:
         UsageError: the file is missing or cannot be read, or nobody knows the encoding.
-        DataError: it is damaged, is no text in that encoding, or holds too much.
+        DataError: it is no table in that encoding, or holds no records.
     """
-    path = expect_file(path)
+    table = read(text_cells, path, sep=sep, encoding=encoding)
+    notes: dict[str, JsonValue] = {}
+    if table["separator"] not in (None, ","):
+        notes["separator"] = _CALLED[table["separator"]]
+    if decimal != "." and table["separator"]:
+        notes["decimal"] = _CALLED[","]
+    if encoding != UTF_8 and table["separator"]:
+        notes["encoding"] = encoding
+    return TextTable(str(path), _by_name(table), table["faults"], decimal, notes)
+
+
+def read_frames(
+    paths: Sequence[Path], extra: str, origin: str, array: str | None = None
+) -> TextTable:
+    """Read Parquet or Arrow files that go on one another.
+
+    Args:
+        paths: of the files, at least one; their content says which they are.
+        extra: of the distribution, which brings the library.
+        origin: where they are, for messages.
+        array: column of numbers, or of lists of numbers of one length, to return as an array.
+
+    Raises:
+        UsageError: the library is not installed, or a file is missing.
+        DataError: one is damaged or of neither kind, their columns differ, or there are no records.
+    """
+    library("pyarrow", extra, origin)
+    table = read(frame_cells, *paths, origin=origin, array=array)
+    return TextTable(
+        origin,
+        _by_name(table),
+        table["faults"],
+        whole=frozenset(table["whole"]),
+        array=table.get("array"),
+    )
+
+
+def is_frame(path: Path) -> bool:
+    """Whether a file is Parquet or Arrow by its first bytes; a UsageError where there is none."""
+    with expect_file(path).open("rb") as stream:
+        return stream.read(len(_ARROW)).startswith((_PARQUET, _ARROW, _STREAM))
+
+
+def _by_name(table: Mapping[str, Any]) -> dict[str, Cells]:
+    return dict(zip(table["names"], zip(table["codes"], table["texts"], strict=True), strict=True))
+
+
+def text_cells(path: Path, *, sep: Separator | None, encoding: str) -> dict[str, Any]:
+    """Read the columns of a CSV file, or of JSON lines."""
+    text = _text(path, encoding)
+    first = text.partition("\n")[0]
+    if not _JSON_NAMES.isdisjoint(path.suffixes[-2:]) or first.lstrip().startswith("{"):
+        return {"separator": None, **_json_cells(text, str(path))}
+    sep = sep or _separator(first)
+    return {"separator": sep, **_csv_cells(text, _SIGNS[sep], str(path))}
+
+
+def _text(path: Path, encoding: str) -> str:
+    content = path.read_bytes()
+    if content.startswith(_GZIP):
+        try:
+            content = gzip.decompress(content)
+        except Exception as error:  # damage shows in every way that zlib can fail
+            raise DataError(f"{path}: is damaged: {error}; fetch it again") from error
+    name = "UTF-8" if encoding == UTF_8 else printable(encoding, 60)
     try:
-        with path.open("rb") as plain:
-            zipped = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-            plain.seek(0)
-            unpacked = gzip.GzipFile(fileobj=plain) if zipped else plain
-            packed = path.stat().st_size if zipped else None
-            capped = io.BufferedReader(_CappedReader(unpacked, str(path), packed))
-            with io.TextIOWrapper(capped, encoding=encoding, newline="") as stream:
-                yield stream
+        text = content.decode(encoding)
     except UnicodeError as error:
         raise DataError(
-            f"{path}: is not text in {_called(encoding)} ({getattr(error, 'reason', error)}); save "
-            "it as UTF-8, or name its encoding (csv:FILE?encoding=latin-1 or encoding=utf-16)"
+            f"{path}: is not text in {name} ({getattr(error, 'reason', error)}); save it as UTF-8, "
+            "or name its encoding (csv:FILE?encoding=latin-1 or encoding=utf-16)"
         ) from error
     except LookupError as error:
         raise UsageError(
-            f"{path}: encoding={printable(encoding, 60)}: Python knows no such encoding of text; "
-            "name one such as latin-1, cp1252 or utf-16"
+            f"{path}: encoding={name}: Python knows no such encoding of text; name one such as "
+            "latin-1, cp1252 or utf-16"
         ) from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: is damaged: {error}; fetch it again") from error
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if "\0" in text:
+        raise DataError(
+            f"{path}: holds zero bytes, as no text does; save it as UTF-8, or name its encoding "
+            "(csv:FILE?encoding=utf-16-le)"
+        )
+    return text
 
 
-def _called(encoding: str) -> str:
-    return "UTF-8" if encoding == UTF_8 else printable(encoding, 60)
+def _separator(header: str) -> Separator:
+    """Return the sign that a header has most of outside quotes; the comma where that is none."""
+    bare = _QUOTED.sub("", header)
+    counts = {name: bare.count(sign) for name, sign in _SIGNS.items()}
+    return max(counts, key=counts.__getitem__)
 
 
-def lines_of(stream: io.TextIOBase, origin: str) -> Iterator[str]:
-    """The lines of a text file; a DataError where one, or their number, has no end."""
-    empty = 0
-    while line := stream.readline(MAX_LINE):
-        empty += line.isspace()
-        if empty > MAX_EMPTY:
-            raise DataError(f"{origin}: has over {MAX_EMPTY} empty lines; is it a table?")
-        if "\0" in line:
-            raise DataError(
-                f"{origin}: holds zero bytes, as no text does; save it as UTF-8, or name its "
-                "encoding (csv:FILE?encoding=utf-16-le)"
-            )
-        if len(line) == MAX_LINE:
-            raise DataError(f"{origin}: has a line of over {MAX_LINE} characters; is it a table?")
-        yield line
-
-
-class _CappedReader(io.RawIOBase):
-    """A binary stream that refuses to yield more than a text file may hold.
-
-    One that unpacks a file of ``packed`` bytes may not yield more than text can be compressed to.
-    """
-
-    def __init__(self, stream: Any, origin: str, packed: int | None) -> None:
-        grown = checks.MAX_TEXT_BYTES if packed is None else checks.unpacked_limit(packed)
-        self._stream = stream
-        self._most = self._left = min(checks.MAX_TEXT_BYTES, grown)
-        self._origin = origin
-        self._remedy = "use fewer records" if packed is None else "unpack it first"
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count: int = self._stream.readinto(buffer)
-        self._left -= count
-        if self._left < 0:
-            raise DataError(
-                f"{self._origin}: holds more than {self._most >> 20} MiB of text unpacked; "
-                f"{self._remedy}"
-            )
-        return count
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
-
-def is_json(path: Path, first: str) -> bool:
-    """Whether a file is called as JSON is, compressed or not, or its first line is an object."""
-    if not _SUFFIXES.isdisjoint(path.suffixes[-2:]):
-        return True
+def _csv_cells(text: str, sep: str, origin: str) -> dict[str, Any]:
     try:
-        return isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return False
+        rows = csv.reader(_lines(text), delimiter=sep)
+        header = next(filter(None, rows), [])
+        expect_names(_named(header), origin)
+        frame = pd.read_csv(_lines(text), sep=sep, dtype=object, na_filter=False, header=0)
+        if not isinstance(frame.index, pd.RangeIndex):  # R's header has no cell above row names
+            frame, header = frame.reset_index(), ["", *header]
+        if len(frame.columns) != len(header) or (frame.iloc[:, -1] == "").any():
+            _expect_cells(rows, len(header), origin)
+    except (csv.Error, ValueError) as error:
+        raise DataError(
+            f"{origin}: is not a CSV file ({printable(first_line(error), 200)}); quote cells that "
+            "hold the separator, or name it with sep="
+        ) from error
+    expect_few_cells(len(frame), len(header), origin)
+    if not len(frame):
+        raise DataError(f"{origin}: there are no records after the header")
+    columns = [frame[name] for name in frame]
+    return {"names": _named(header), **_factorised(columns), "faults": {}}
 
 
-class JsonCells(Mapping[str, Sequence[str]]):
-    """The values of each key as text, in the order of the lines; empty where one is null.
+def _lines(text: str) -> io.StringIO:
+    return io.StringIO(text, newline="")
 
-    Looking up a key raises a DataError that names the first line that lacks it, or that has a list
-    or an object under it.
-    """
 
-    def __init__(self, lines: Iterable[str], origin: str) -> None:
-        """Read the lines, of which empty ones are passed over.
+def _named(header: Sequence[str]) -> list[str]:
+    return [cell.strip() or f"unnamed-{place}" for place, cell in enumerate(header, start=1)]
 
-        Raises:
-            DataError: one is no JSON object, or has a key twice; there are none, or too many.
-        """
-        self._origin = origin
-        self._lines: list[int] = []
-        self._cells: dict[str, list[str | None]] = {}
-        self._nested: dict[str, int] = {}
-        for number, line in enumerate(lines, start=1):
-            if not line.isspace():
-                self._add(number, _object(line, f"{origin}, line {number}"))
-        if not self._lines:
-            raise DataError(f"{origin}: there are no records; {_ONE_A_LINE}")
-        expect_names(list(self._cells), origin)
-        for cells in self._cells.values():
-            cells += [None] * (len(self._lines) - len(cells))
 
-    def _add(self, number: int, record: Mapping[str, Any]) -> None:
-        for key, value in record.items():
-            cells = self._cells.setdefault(key, [])
-            cells += [None] * (len(self._lines) - len(cells))
-            if isinstance(value, (dict, list)):
-                self._nested.setdefault(key, number)
-            cells.append("" if value is None else str(value))
-        self._lines.append(number)
-        expect_few_cells(len(self._lines), len(self._cells), self._origin)
-
-    def __getitem__(self, key: str) -> Sequence[str]:
-        cells = self._cells[key]
-        if key in self._nested:
+def _expect_cells(rows: _csv.Reader, width: int, origin: str) -> None:
+    """Refuse a line with fewer or more cells than the header, which pandas fills up or counts."""
+    for row in filter(None, rows):
+        if len(row) != width:
             raise DataError(
-                f"{self._origin}, line {self._nested[key]}: key {quote(key)} holds a list or an "
-                "object; write one text or number a record"
+                f"{origin}, line {rows.line_num}: {len(row)} cells where the header has {width}; "
+                "quote cells that hold the separator, or name it with sep="
             )
-        if None in cells:
-            raise DataError(
-                f"{self._origin}, line {self._lines[cells.index(None)]}: has no key {quote(key)}; "
-                "write null where there is no value"
-            )
-        return [cell for cell in cells if cell is not None]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._cells)
 
-    def __len__(self) -> int:
-        return len(self._cells)
+def _factorised(columns: Iterable[Any]) -> dict[str, Any]:
+    """Return the codes and the different texts of columns."""
+    found = [pd.factorize(column) for column in columns]
+    return {
+        "codes": np.stack([codes for codes, _ in found]).astype(np.int32),
+        "texts": [list(texts) for _, texts in found],
+    }
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._cells
+
+def _json_cells(text: str, origin: str) -> dict[str, Any]:
+    rows = {
+        number: _object(line, f"{origin}, line {number}")
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line and not line.isspace()
+    }
+    if not rows:
+        raise DataError(f"{origin}: there are no records; {_ONE_A_LINE}")
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    expect_names(names, origin)
+    expect_few_cells(len(rows), len(names), origin)
+    faults: dict[str, str] = {}
+    columns = []
+    for name in names:
+        fault = next(filter(None, (_fault(row, name, n) for n, row in rows.items())), None)
+        if fault:
+            faults[name] = fault
+        cells = (None if fault else row[name] for row in rows.values())
+        texts = ["" if value is None else str(value) for value in cells]
+        columns.append(np.array(texts, dtype=object))
+    return {"names": names, **_factorised(columns), "faults": faults}
+
+
+def _fault(record: Mapping[str, Any], name: str, line: int) -> str | None:
+    """Say why a record's value is no cell."""
+    if name not in record:
+        return f", line {line}: has no key {quote(name)}; write null where there is no value"
+    if isinstance(record[name], (dict, list)):
+        return (
+            f", line {line}: key {quote(name)} holds a list or an object; write one text or number "
+            "a record"
+        )
+    return None
 
 
 def _object(line: str, origin: str) -> dict[str, Any]:
     try:
         record = json.loads(line, object_pairs_hook=once)
         if "\\ud" in line.lower():
-            json.dumps(
-                record, ensure_ascii=False
-            ).encode()  # half of a pair of surrogates is no text
+            json.dumps(record, ensure_ascii=False).encode()  # half a pair of surrogates is no text
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", None) or error
         raise DataError(
@@ -211,118 +313,104 @@ def _object(line: str, origin: str) -> dict[str, Any]:
     return record
 
 
-Separator = Literal[",", ";", "tab"]
+def frame_cells(*paths: Path, origin: str, array: str | None) -> dict[str, Any]:
+    """Read the columns of Parquet or Arrow files, and one of them as an array."""
+    import pyarrow as pa
 
-_SIGNS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t"}
-_CALLED: dict[Separator, str] = {",": "comma", ";": "semicolon", "tab": "tab"}
-_QUOTED = re.compile(r'"[^"]*"')
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of text: the cells of each column, in the order of the file.
-
-    Attributes:
-        file: the file it was read from, for messages.
-        cells: the records' cells by column.
-        decimal: sign before the decimals of numbers.
-        notes: how the file was read, for the report.
-    """
-
-    file: str
-    cells: Mapping[str, Sequence[str]]
-    decimal: str = "."
-    notes: Mapping[str, JsonValue] = field(default_factory=dict)
-
-    def column(self, name: str) -> DataColumn:
-        """The column of that name; a UsageError where there is none."""
-        name = choose(name, self.cells, self.file, "column")
-        origin = f"{self.file}: column {quote(name)}"
-        cells = self.cells[name]
-        if self.decimal != ".":
-            cells = with_points(cells, origin)
-        return DataColumn.of_text(name, origin, cells)
-
-    def column_if(self, name: str | None) -> DataColumn | None:
-        """The column of that name, or None without a name."""
-        return None if name is None else self.column(name)
-
-    def names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The names of columns among these, which may be comma separated; each once."""
-        return choose_all(names, self.cells, self.file, "column")
-
-    def columns(self, names: Iterable[str]) -> tuple[DataColumn, ...]:
-        """The columns of these names, as ``names`` reads them."""
-        return tuple(map(self.column, self.names(names)))
+    tables = [read_frame(path) for path in paths]
+    for path, table in zip(paths, tables, strict=True):
+        if table.schema != tables[0].schema:
+            raise DataError(f"{path}: has other columns than {paths[0]}; write both anew")
+    whole = pa.concat_tables(tables)
+    expect_names(whole.column_names, origin)
+    expect_few_cells(len(whole), whole.num_columns, origin)
+    if not len(whole):
+        raise DataError(f"{origin}: there are no records")
+    faults: dict[str, str] = {}
+    found = []
+    for name in whole.column_names:
+        try:
+            found.append(_column_cells(whole[name]))
+        except Exception as error:  # of a nested type, a time beyond the calendar, …
+            kind, why = printable(str(whole[name].type), 60), printable(first_line(error), 90)
+            what = f"column {quote(name)} holds {kind}, which cannot be made text ({why})"
+            faults[name] = f": {what}; numbers, text or dates are needed"
+            found.append((np.zeros(len(whole), np.int32), [""]))
+    codes, texts = zip(*found, strict=True)
+    cells = {"codes": np.stack(codes), "texts": list(texts)}
+    integers = [f.name for f in whole.schema if pa.types.is_integer(f.type)]
+    read = {"names": whole.column_names, **cells, "faults": faults, "whole": integers}
+    if array is None:
+        return read
+    column = whole[choose(array, whole.column_names, origin, "column")]
+    return {**read, "array": _numbers(column, f"{origin}: column {quote(array)}")}
 
 
-def read_table(
-    path: Path, sep: Separator | None = None, decimal: str = ".", encoding: str = UTF_8
-) -> TextTable:
-    """Read a CSV file with a header line, or JSON lines; plain or compressed by gzip.
+def read_frame(path: Path) -> Any:
+    """Read a Parquet or Arrow file as pyarrow's table; a DataError where it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    A column without a name is called ``unnamed-1``, ``unnamed-2``, … after its place; a byte
-    order mark and empty lines are passed over. A file is of JSON lines where it is called so, or
-    its first line is a JSON object. Without ``sep`` cells end at the sign, of comma, semicolon and
-    tab, that the header has most of.
-
-    Raises:
-        UsageError: the file is missing or cannot be read, or nobody knows the encoding.
-        DataError: it is no CSV file in that encoding, holds no records, is too large, has a line of
-            another length than the header, or a column name twice; or as ``JsonCells``.
-    """
-    origin = str(path)
-    with opened_text(path, encoding) as stream:
-        lines = lines_of(stream, origin)
-        first = next(lines, "")
-        every = chain([first], lines)
-        if is_json(path, first):
-            return TextTable(origin, JsonCells(every, origin))
-        sep = sep or _separator(first)
-        notes: dict[str, JsonValue] = {} if sep == "," else {"separator": _CALLED[sep]}
-        if decimal != ".":
-            notes["decimal"] = _CALLED[","]
-        if encoding != UTF_8:
-            notes["encoding"] = encoding
-        return TextTable(origin, _csv_cells(every, sep, origin), decimal, notes)
-
-
-def _separator(header: str) -> Separator:
-    """The sign that a header has most of outside quotes; the comma where that is none."""
-    bare = _QUOTED.sub("", header)
-    counts = {name: bare.count(sign) for name, sign in _SIGNS.items()}
-    return max(counts, key=counts.__getitem__)
-
-
-def _csv_cells(lines: Iterable[str], sep: Separator, origin: str) -> dict[str, Sequence[str]]:
     try:
-        reader = csv.reader(lines, delimiter=_SIGNS[sep], strict=True)
-        names = next(reader, [])
-        first = next(filter(None, reader), [])
-        indexed = [""] if names and len(first) == len(names) + 1 else []  # as R and pandas write
-        header = _header([*indexed, *names], origin)
-        rows = list(_rows(chain([first] if first else [], reader), len(header), reader, origin))
-    except csv.Error as error:
-        raise DataError(f"{origin}: is not a CSV file: {error}") from error
-    if not rows:
-        raise DataError(f"{origin}: there are no records after the header")
-    return dict(zip(header, zip(*rows, strict=True), strict=True))
+        head = path.open("rb").read(len(_ARROW))
+        if head.startswith(_PARQUET):
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                table = file.read(use_threads=False)
+        elif head.startswith(_ARROW):
+            table = pa.ipc.open_file(path).read_all()
+        elif head.startswith(_STREAM):
+            source = pa.BufferReader(path.read_bytes())
+            table = pa.ipc.open_stream(source).read_all()
+            source.seek(source.tell() - len(_END))
+            if source.read() != _END:
+                raise ValueError("it ends before its last rows or after")
+        else:
+            raise DataError(f"{path}: is no Parquet and no Arrow file; for CSV write csv:{path}")
+        table.validate(full=True)
+    except DataError:
+        raise
+    except Exception as error:  # damage shows in every way that the library can fail
+        raise DataError(
+            f"{path}: is no sound Parquet or Arrow file ({printable(first_line(error), 200)}); "
+            "fetch or write it again"
+        ) from error
+    return table
 
 
-def _header(cells: Sequence[str], origin: str) -> list[str]:
-    names = [cell.strip() or f"unnamed-{place}" for place, cell in enumerate(cells, start=1)]
-    expect_names(names, origin)
-    return names
+def _column_cells(column: Any) -> Cells:
+    """Return the codes and texts of a column of numbers, truth values, text or dates."""
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_nested(kind) or "binary" in str(kind):
+        raise ValueError("no single value a record")
+    coded = column if types.is_dictionary(column.type) else column.dictionary_encode()
+    chunks = coded.unify_dictionaries().chunks
+    texts = ["" if value is None else str(value) for value in chunks[0].dictionary.to_pylist()]
+    codes = [chunk.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False) for chunk in chunks]
+    return np.concatenate(codes).astype(np.int32), [*texts, ""]
 
 
-def _rows(
-    lines: Iterable[list[str]], width: int, reader: _csv.Reader, origin: str
-) -> Iterator[list[str]]:
-    for number, row in enumerate(filter(None, lines), start=1):
-        expect_few_cells(number, width, origin)
-        if len(row) != width:
+def _numbers(column: Any, origin: str) -> NDArray[Any]:
+    """Return a column of numbers, or of lists of numbers of one length, as (records, …)."""
+    from pyarrow import types
+
+    shape, values = [len(column)], column.combine_chunks()
+    while (
+        types.is_list(values.type)
+        or types.is_large_list(values.type)
+        or types.is_fixed_size_list(values.type)
+    ):
+        lengths = set(values.value_lengths().to_pylist())
+        if len(lengths) > 1 or None in lengths:
             raise DataError(
-                f"{origin}, line {reader.line_num}: {len(row)} cells where the header has {width}; "
-                "quote cells that hold the separator, or name it with sep="
+                f"{origin}: its lists differ in length; bring all to one, as by padding"
             )
-        yield row
+        shape.append(lengths.pop())
+        values = values.flatten()
+    if values.null_count or not (types.is_integer(values.type) or types.is_floating(values.type)):
+        raise DataError(
+            f"{origin}: holds {printable(str(values.type), 60)} or missing values; lists of "
+            "numbers are needed (of text, its tokens)"
+        )
+    return values.to_numpy(zero_copy_only=False).reshape(shape)  # type: ignore[no-any-return]

@@ -41,8 +41,12 @@ from gradaudit.data.common.roles import (
     labels_of_positions,
     no_labels,
 )
-from gradaudit.data.common.table_columns import DataColumn, Inputs, numeric_features
-from gradaudit.data.common.tabular import declared_features
+from gradaudit.data.common.table_columns import (
+    DataColumn,
+    Inputs,
+    declared_features,
+    numeric_features,
+)
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import DataError
 

@@ -1,0 +1,35 @@
+"""Reading of files of others by libraries, in a child process with limits."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gradaudit.core.contained import ContainedError, contained
+from gradaudit.core.files import expect_file
+from gradaudit.errors import DataError
+
+_RATIO = 50
+"""Bytes of memory for each of a file, which may be compressed."""
+_BYTES_A_SECOND = 4 << 20
+
+
+def read(reader: Callable[..., dict[str, Any]], *paths: Path, **options: Any) -> dict[str, Any]:
+    """Return what a reader makes of files, in a child process.
+
+    Args:
+        reader: gets the paths and the options; returns arrays and text by name.
+        *paths: of regular files.
+        **options: of the reader.
+
+    Raises:
+        UsageError: a file is missing or cannot be read.
+        DataError: the reader failed, or went beyond its limits.
+    """
+    files = [expect_file(path) for path in paths]
+    size = sum(file.stat().st_size for file in files)
+    work = partial(reader, *files, **options)
+    try:
+        return contained(work, seconds=size / _BYTES_A_SECOND, memory=_RATIO * size)
+    except ContainedError as error:
+        raise DataError(f"{paths[0]}: cannot be read ({error}); is it damaged?") from error
