@@ -67,9 +67,9 @@ def foreign() -> Iterator[None]:
 
 def short_of_memory(error: BaseException) -> bool:
     """Whether an exception means that the memory of the machine or of a GPU was too small."""
-    kinds = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
     words = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    if type(error).__name__ in kinds or any(word in str(error) for word in words):
+    short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if short or any(word in str(error) for word in words):
         return True
     return error.__cause__ is not None and short_of_memory(error.__cause__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gradaudit.data.common.labelled_folder import LabelledFolder
-from gradaudit.data.common.picture_files import PictureAdapter
+from gradaudit.data.common.picture_files import PictureAdapter, named_files
 from gradaudit.data.common.table_columns import Inputs
 
 
@@ -29,6 +29,6 @@ class ImageFolder(LabelledFolder, PictureAdapter):
         *("file", "filename", "file_name", "image", "image_id", "path"),
     )
 
-    def inputs_in(self, files: Sequence[tuple[str, Path]], folder: str) -> Inputs:
+    def inputs_in(self, files: Sequence[Path], folder: str) -> Inputs:
         """The pictures, prepared."""
-        return self.prepared(files, folder)
+        return self.read_pictures(named_files, files, folder)

@@ -1,14 +1,13 @@
 """Arrays in ``.npz`` archives."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in, scaled
-from gradaudit.data.common.checks import choose_all
+from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in, read_arrays, scaled
+from gradaudit.data.common.checks import choose_all, expect_length
 from gradaudit.data.common.picture_files import PictureAdapter
 from gradaudit.data.common.roles import (
     Labels,
@@ -18,7 +17,7 @@ from gradaudit.data.common.roles import (
     named_label,
     no_labels,
 )
-from gradaudit.data.common.table_columns import NOT_A_TABLE, DataColumn, Inputs, table_of
+from gradaudit.data.common.table_columns import NOT_A_TABLE, Inputs, table_of
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
@@ -60,58 +59,40 @@ class NpzFile(PictureAdapter):
 
     def load(self) -> Records:
         """Read the arrays."""
-        archive = Archive(Path(self.source))
+        asked = (self.inputs, self.label, *self.attribute, self.user, self.member)
+        archive = read_arrays(Path(self.source), filter(None, asked))
         attributes = choose_all(self.attribute, archive.keys, self.source, "key")
         inputs = self._inputs(archive)
         records = len(inputs.array)
+        for key in filter(None, (self.label, *attributes, self.user, self.member)):
+            expect_length(len(np.atleast_1d(archive[key])), records, archive.origin(key))
         return assemble(
             inputs,
             self._labels(archive, records),
-            [_column(archive, key, records) for key in attributes],
-            user=_column(archive, self.user, records) if self.user is not None else None,
-            member=_column(archive, self.member, records) if self.member is not None else None,
-            notes=left_aside(archive.keys, self._used(attributes)),
+            [archive.column(key) for key in attributes],
+            user=None if self.user is None else archive.column(self.user),
+            member=None if self.member is None else archive.column(self.member),
+            notes=left_aside(archive.keys, (*archive.arrays, "class_names")),
         )
 
     def _labels(self, archive: Archive, records: int) -> Labels:
         key = named_label(self.label, self.labels, "KEY", self.source)
         if key is None:
             return no_labels(records, self.source)
-        return labels_of_array(
-            archive.read_column(key, records),
-            archive.origin(key),
-            archive.names(*_names_of(key), "class_names"),
-            self.task,
-        )
-
-    def _used(self, attributes: Iterable[str]) -> Iterator[str]:
-        """The keys that something is read from, if they are there."""
-        for key in (self.inputs, self.label, *attributes, self.user, self.member):
-            yield from () if key is None else (key, *_names_of(key))
-        yield "class_names"
+        names = archive.names(key) or archive.names("class")
+        return labels_of_array(archive[key], archive.origin(key), names, self.task)
 
     def _inputs(self, archive: Archive) -> Inputs:
-        origin = archive.origin(self.inputs)
-        raw = archive.read(self.inputs)
-        if self.scale == "standard" and (
-            self.size or self.channels or self.transform or self.normalize
-        ):
+        origin, raw = archive.origin(self.inputs), archive[self.inputs]
+        prepared = self.size or self.transform
+        if self.scale == "standard" and (prepared or self.channels or self.normalize):
             raise UsageError(f"{origin}: {NOT_A_TABLE}")
-        if self.size or self.transform:
+        if prepared:
             if raw.dtype != np.uint8 or raw.ndim < 3:
                 raise UsageError(f"{origin}: size= and transform= are for pictures of bytes")
             return self.prepared(pictures_in(raw, origin), origin)
         array = as_inputs(raw, origin, tokens=self.tokens)
         if self.normalize is not None or self.channels is not None:
             return self.normal(array, origin, scaled(raw))
-        inputs = table_of(array, self.scale, origin, archive.names(*_names_of(self.inputs)))
+        inputs = table_of(array, self.scale, origin, archive.names(self.inputs))
         return inputs if self.tokens else replace(inputs, notes=scaled(raw, inputs.notes))
-
-
-def _names_of(key: str) -> tuple[str, str]:
-    return f"{key}_names", f"{key.removesuffix('s')}_names"
-
-
-def _column(archive: Archive, key: str, records: int) -> DataColumn:
-    column = DataColumn.of_array(key, archive.origin(key), archive.read_column(key, records))
-    return column.named(archive.names(*_names_of(key)))

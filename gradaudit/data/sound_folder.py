@@ -1,44 +1,27 @@
 """Sounds in a folder, described by a table or by their sub-folders."""
 
+import warnings
 import wave
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import JsonValue
+from scipy.io import wavfile
 
-from gradaudit.core.files import expect_file
 from gradaudit.core.parts import library
 from gradaudit.core.text import first_line, printable
 from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.labelled_folder import LabelledFolder
+from gradaudit.data.common.reading import read
 from gradaudit.data.common.table_columns import Inputs
-from gradaudit.errors import DataError, GradauditError, UsageError
+from gradaudit.errors import DataError, UsageError
 
 _SMALLEST_VARIANCE = 1e-7
 """What is added to a wave's variance before its root, as transformers' feature extractors do."""
-
-
-@dataclass(frozen=True)
-class Sound:
-    """A file of sound that is open.
-
-    Attributes:
-        rate: samples a second.
-        channels: how many.
-        frames: samples of each channel, as the file declares them.
-        read: the first of them, (frames, channels) in [−1, 1].
-    """
-
-    rate: int
-    channels: int
-    frames: int
-    read: Callable[[int], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,116 +57,101 @@ class SoundFolder(LabelledFolder):
     channels: int | None = None
     scale: Literal["none", "standard"] = "none"
 
-    def inputs_in(self, files: Sequence[tuple[str, Path]], folder: str) -> Inputs:
+    def inputs_in(self, files: Sequence[Path], folder: str) -> Inputs:
         """The waves, of one rate and one length."""
-        headers = [_header(name, path) for name, path in files]
-        self._expect_alike([name for name, _ in files], headers, folder)
-        length = headers[0].frames if self.length is None else self.length
-        waves = np.zeros((len(files), self.channels or 1, length), np.float32)
-        for place, (name, path) in enumerate(files):
-            with _opened(name, path) as sound:
-                made = self._wave(sound, min(sound.frames, length), name)
-            waves[place, :, : made.shape[1]] = made
-        expect_finite(waves, folder)
-        return Inputs(waves if self.channels else waves[:, 0], notes=self._notes(headers, length))
-
-    def _expect_alike(self, names: Sequence[str], headers: Sequence[Sound], folder: str) -> None:
-        """Refuse sounds that differ in rate, channels or length where nothing settles it."""
-        first = headers[0]
         if self.length is not None and self.length < 1:
             raise UsageError(f"sounds:{self.source}: length is at least 1")
-        rate = self.rate or first.rate
-        for name, sound in zip(names, headers, strict=True):
-            if sound.rate != rate:
-                whose = "rate= asks for" if self.rate else f"{names[0]} has"
-                raise DataError(
-                    f"{name}: has {sound.rate} samples a second, and {whose} {rate}; bring all to "
-                    "the rate that the model takes (nothing is resampled here)"
-                )
-            if self.channels is not None and sound.channels != self.channels:
-                raise DataError(
-                    f"{name}: has {sound.channels} channels, and channels= asks for "
-                    f"{self.channels}; without it the mean of the channels is taken"
-                )
-            if self.length is None and sound.frames != first.frames:
-                raise DataError(
-                    f"{name}: has {sound.frames} samples and {names[0]} {first.frames}; say "
-                    "length=SAMPLES, to which all are cut or filled up with zeros"
-                )
-        width = self.length or first.frames
-        if not width:
-            raise DataError(f"{names[0]}: holds no samples; leave it out, or say length=SAMPLES")
-        expect_to_fit((len(headers), self.channels or 1, width), folder)
-
-    def _wave(self, sound: Sound, frames: int, name: str) -> NDArray[np.float32]:
-        """Read a sound as (channels, frames); mixed to one channel by default."""
-        read = sound.read(frames)
-        if len(read) < frames:
-            raise DataError(f"{name}: declares {sound.frames} samples and ends before; repair it")
-        made = read.T if self.channels else read.mean(axis=1, keepdims=True).T
-        if self.scale == "none" or not frames:
-            return made
-        deviation = np.sqrt(made.var(axis=1, keepdims=True) + _SMALLEST_VARIANCE)
-        standard: NDArray[np.float32] = (made - made.mean(axis=1, keepdims=True)) / deviation
-        return standard
-
-    def _notes(self, headers: Sequence[Sound], length: int) -> dict[str, JsonValue]:
-        counts = {
-            "sounds_cut": sum(sound.frames > length for sound in headers),
-            "sounds_filled_up": sum(sound.frames < length for sound in headers),
-            "sounds_mixed": 0 if self.channels else sum(sound.channels > 1 for sound in headers),
-        }
-        notes: dict[str, JsonValue] = {"sampling_rate": headers[0].rate, "samples": length}
+        wanted = {"length": self.length, "rate": self.rate, "channels": self.channels}
+        made = read(waves, *files, **wanted)
+        array, notes = made["waves"], made["notes"]
         if self.scale == "standard":
+            array = standardised(array, made["lengths"])
             notes["sounds_scaled"] = "mean 0 and variance 1"
-        return notes | {key: count for key, count in counts.items() if count}
+        expect_finite(array, folder)
+        return Inputs(array if self.channels else array[:, 0], notes=notes)
 
 
-def _header(name: str, path: Path) -> Sound:
-    with _opened(name, path) as sound:
-        return sound
+def waves(
+    *files: Path, length: int | None, rate: int | None, channels: int | None
+) -> dict[str, Any]:
+    """Read sounds as ``waves`` (records, channels, samples) of one rate and one length."""
+    sounds = [_sound(file) for file in files]
+    names = [printable(str(file)) for file in files]
+    wanted = rate or sounds[0][0]
+    samples = len(sounds[0][1]) if length is None else length
+    for name, (found, sound) in zip(names, sounds, strict=True):
+        if found != wanted:
+            whose = "rate= asks for" if rate else f"{names[0]} has"
+            raise DataError(
+                f"{name}: has {found} samples a second, and {whose} {wanted}; bring all to the "
+                "rate that the model takes (nothing is resampled here)"
+            )
+        if channels is not None and sound.shape[1] != channels:
+            raise DataError(
+                f"{name}: has {sound.shape[1]} channels, and channels= asks for {channels}; "
+                "without it the mean of the channels is taken"
+            )
+        if length is None and len(sound) != samples:
+            raise DataError(
+                f"{name}: has {len(sound)} samples and {names[0]} {samples}; say length=SAMPLES, "
+                "to which all are cut or filled up with zeros"
+            )
+    if not samples:
+        raise DataError(f"{names[0]}: holds no samples; leave it out, or say length=SAMPLES")
+    expect_to_fit((len(files), channels or 1, samples), names[0])
+    array = np.zeros((len(files), channels or 1, samples), np.float32)
+    for place, (_, sound) in enumerate(sounds):
+        part = sound[:samples]
+        array[place, :, : len(part)] = (part if channels else part.mean(axis=1, keepdims=True)).T
+    frames = np.array([len(sound) for _, sound in sounds])
+    mixed = 0 if channels else sum(sound.shape[1] > 1 for _, sound in sounds)
+    counts = {
+        "sounds_cut": int((frames > samples).sum()),
+        "sounds_filled_up": int((frames < samples).sum()),
+        "sounds_mixed": mixed,
+    }
+    notes = {"sampling_rate": wanted, "samples": samples, **{k: n for k, n in counts.items() if n}}
+    return {"waves": array, "lengths": np.minimum(frames, samples), "notes": notes}
 
 
-@contextmanager
-def _opened(name: str, path: Path) -> Iterator[Sound]:
-    """The sound in a file: plain PCM by the standard library, all else by ``soundfile``."""
-    path = expect_file(path)
-    try:
-        if (pcm := _pcm(path)) is not None:
-            with pcm:
-                yield Sound(pcm.getframerate(), pcm.getnchannels(), pcm.getnframes(), _reader(pcm))
-        else:
-            soundfile = library("soundfile", "sounds", f"{name}: is no WAV of plain PCM")
-            with soundfile.SoundFile(path) as file:
-                read = partial(file.read, dtype="float32", always_2d=True)
-                yield Sound(file.samplerate, file.channels, file.frames, read)
-    except GradauditError:
-        raise
-    except Exception as error:  # damage shows in every way that a decoder can fail
-        raise DataError(
-            f"{name}: cannot be read as a sound ({printable(first_line(error), 100)}); repair it "
-            "or leave it out"
-        ) from error
+def standardised(waves: NDArray[np.float32], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Scale each channel of each wave to mean 0 and variance 1, up to its length."""
+    made = waves.copy()
+    for record, length in zip(made, lengths.tolist(), strict=True):
+        part = record[:, :length]
+        deviation = np.sqrt(part.var(axis=1, keepdims=True) + _SMALLEST_VARIANCE)
+        record[:, :length] = (part - part.mean(axis=1, keepdims=True)) / deviation
+    return made
 
 
-def _pcm(path: Path) -> wave.Wave_read | None:
-    """A file of plain PCM, open; None of another kind."""
-    with suppress(wave.Error, EOFError):
-        return wave.open(str(path), "rb")
+def _declared(file: Path) -> int | None:
+    """Return the number of frames that a file of PCM declares; None of another kind."""
+    with suppress(wave.Error), wave.open(str(file), "rb") as pcm:
+        return pcm.getnframes()
     return None
 
 
-def _reader(pcm: wave.Wave_read) -> Callable[[int], NDArray[np.float32]]:
-    """Returns a reader of samples of 8 to 32 bits: unsigned bytes, or signed, low byte first."""
-    width, channels = pcm.getsampwidth(), pcm.getnchannels()
-
-    def read(frames: int) -> NDArray[np.float32]:
-        content = pcm.readframes(frames)
-        whole = len(content) // (width * channels) * channels
-        raw = np.frombuffer(content, np.uint8, whole * width).reshape(whole, width)
-        wide = np.zeros((whole, 4), np.uint8)
-        wide[:, 4 - width :] = raw ^ np.uint8(128) if width == 1 else raw
-        samples = wide.view("<i4").reshape(-1, channels) / float(1 << 31)
-        return samples.astype(np.float32)
-
-    return read
+def _sound(file: Path) -> tuple[int, NDArray[np.float32]]:
+    """Read the rate of a file and its samples (frames, channels) in [−1, 1]."""
+    try:
+        if file.open("rb").read(4) not in (b"RIFF", b"RIFX", b"RF64"):
+            soundfile = library("soundfile", "sounds", f"{printable(str(file))}: is no WAV")
+            samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
+            return rate, samples
+        with warnings.catch_warnings(action="error"):
+            declared = _declared(file)
+            rate, samples = wavfile.read(file, mmap=declared is None)  # a short map is refused
+        if declared is not None and declared > len(samples):
+            raise ValueError(f"it declares {declared} samples and ends before")
+        wide = samples if samples.ndim == 2 else samples[:, None]
+        if wide.dtype.kind == "f":
+            return rate, wide.astype(np.float32)
+        zero, largest = (128, 128) if wide.dtype == np.uint8 else (0, -np.iinfo(wide.dtype).min)
+        return rate, ((wide.astype(np.float64) - zero) / largest).astype(np.float32)
+    except (UsageError, MemoryError):
+        raise
+    except Exception as error:  # damage shows in every way that a decoder can fail
+        raise DataError(
+            f"{printable(str(file))}: cannot be read as a sound "
+            f"({printable(first_line(error), 100)}); repair it or leave it out"
+        ) from error

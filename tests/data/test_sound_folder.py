@@ -132,11 +132,11 @@ def test_damaged_sounds_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file = tmp_path / "yes" / "1.wav"
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
-    with pytest.raises(DataError, match=r"1\.wav: declares 40 samples and ends before"):
+    with pytest.raises(DataError, match=r"1\.wav: cannot be read as a sound"):
         load_records(spec)
     monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
     file.write_bytes(b"fLaC" + bytes(60))
-    with pytest.raises(UsageError, match=r"1\.wav: is no WAV of plain PCM: .*gradaudit\[sounds\]"):
+    with pytest.raises(UsageError, match=r"1\.wav: is no WAV: .*gradaudit\[sounds\]"):
         load_records(spec)
 
 

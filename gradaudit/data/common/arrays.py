@@ -1,11 +1,7 @@
-"""Reading ``.npz`` archives as untrusted data, and arrays as inputs of a model.
+"""Arrays: those of ``.npz`` archives, and arrays as inputs of a model."""
 
-An archive is a zip of arrays, each with a header that declares shape and type. The header is read
-first: nothing is unpacked that would not fit into memory, and object arrays (pickles) are refused.
-"""
-
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,107 +11,110 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import JsonValue
 
-from gradaudit.core.files import expect_file
-from gradaudit.core.npz import SUFFIX, NpzArchive, opened
 from gradaudit.core.text import first_line, printable
 from gradaudit.data.common.checks import (
-    MAX_COLUMN_BYTES,
     choose,
     expect_finite,
     expect_int64,
     expect_length,
-    expect_no_bomb,
     expect_to_fit,
     quote,
 )
 from gradaudit.data.common.packing import InputPart, Kind
-from gradaudit.errors import DataError, GradauditError, UsageError
+from gradaudit.data.common.reading import read
+from gradaudit.data.common.table_columns import DataColumn
+from gradaudit.errors import DataError
 
 _KINDS = "biufU"
+_KEY = "key "
 _CHANNELS = (1, 3, 4)
 _LARGEST_WHOLE = 1 << 24
 """Whole numbers up to which float32 holds each of them."""
 
 
+@dataclass(frozen=True)
 class Archive:
-    """An ``.npz`` file whose arrays are read one at a time.
+    """Arrays of an ``.npz`` file.
 
     Attributes:
         path: the file.
-        keys: the names of its arrays.
+        keys: names of all its arrays.
+        arrays: those that were read, by name.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Look into an archive, with the errors of ``read``."""
-        self.path = expect_file(path)
-        with _opened(self.path) as archive:
-            names = [name for name in archive.names if name.endswith(SUFFIX)]
-        self.keys = tuple(name.removesuffix(SUFFIX) for name in names)
+    path: Path
+    keys: Sequence[str]
+    arrays: Mapping[str, NDArray[Any]]
 
-    def read(
-        self, key: str, most: int | None = None, *, records: int | None = None
-    ) -> NDArray[Any]:
-        """The array of that key, looked at before it is unpacked.
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        """Return the array of that key; a UsageError where there is none."""
+        return self.arrays[choose(key, self.keys, str(self.path), "key")]
 
-        It may take ``most`` bytes (4 GiB without), and must have an entry for each of the records.
+    def column(self, key: str) -> DataColumn:
+        """Return the array of that key as a column, with the names of its values."""
+        column = DataColumn.of_array(key, self.origin(key), self[key])
+        return column.named(self.names(key))
 
-        Raises:
-            UsageError: there is none, or no such file.
-            DataError: the file is no ``.npz`` archive, or the array holds Python objects or other
-                than numbers and text, is too large, has another length, or is damaged.
-        """
-        key = choose(key, self.keys, str(self.path), "key")
-        with _opened(self.path) as archive:
-            shape = _check_header(*archive.header(key + SUFFIX), self.origin(key), most)
-            if shape and records is not None:
-                expect_length(shape[0], records, self.origin(key))
-            size = archive.size(key + SUFFIX)
-            expect_no_bomb(size, self.path.stat().st_size, self.origin(key))
-            return archive.array(key + SUFFIX)
-
-    def read_column(self, key: str, records: int) -> NDArray[Any]:
-        """The array of that key, with an entry for each record; it may take 256 MiB."""
-        return self.read(key, MAX_COLUMN_BYTES, records=records)
-
-    def names(self, *keys: str) -> tuple[str, ...]:
-        """The text in the first of these arrays that there is, for instance the classes' names."""
-        arrays = (self.read(key, MAX_COLUMN_BYTES) for key in keys if key in self.keys)
+    def names(self, key: str) -> tuple[str, ...]:
+        """Return the text in ``KEY_names``, for instance the classes' names."""
+        arrays = (self.arrays[name] for name in _names_of(key) if name in self.arrays)
         return tuple(next((a.tolist() for a in arrays if a.dtype.kind == "U" and a.ndim == 1), ()))
 
     def origin(self, key: str) -> str:
-        """File and key, for messages."""
-        return f"{self.path}: key {quote(key)}"
+        """Return file and key, for messages."""
+        return _origin(self.path, key)
 
 
-def _check_header(
-    shape: tuple[int, ...], dtype: np.dtype[Any], origin: str, most: int | None
-) -> tuple[int, ...]:
-    """The shape, of an array that may be unpacked."""
-    if dtype.hasobject:
-        raise DataError(
-            f"{origin}: holds Python objects, which can run code when read; save numbers or text "
-            "(array.astype(str))"
-        )
-    if dtype.kind not in _KINDS:
-        raise DataError(f"{origin}: is of type {dtype}; numbers, truth values or text are needed")
-    expect_to_fit(shape, origin, dtype.itemsize, most)
-    return shape
+def _names_of(key: str) -> tuple[str, str]:
+    return f"{key}_names", f"{key.removesuffix('s')}_names"
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[NpzArchive]:
+def _origin(path: Path, key: str) -> str:
+    return f"{path}: key {quote(key)}"
+
+
+def read_arrays(path: Path, keys: Iterable[str]) -> Archive:
+    """Read arrays of an ``.npz`` file and of their values' names, of those keys that there are.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: it is no ``.npz`` archive, is damaged, or an array is no numbers or text.
+    """
+    parts = [part for key in keys for part in (key, *key.split(","))]
+    wanted = {name for part in (*parts, "class") for name in (part, *_names_of(part))}
+    made = read(archive_arrays, path, wanted=wanted)
+    held: list[str] = made.pop("keys")
+    return Archive(path, held, {name.removeprefix(_KEY): array for name, array in made.items()})
+
+
+def archive_arrays(path: Path, *, wanted: Collection[str]) -> dict[str, Any]:
+    """Read those arrays of an ``.npz`` file that are wanted, and the keys of all."""
+    arrays: dict[str, NDArray[Any]] = {}
+    key = ""
     try:
-        with opened(path) as archive:
-            yield archive
-    except GradauditError:
+        archive = np.load(path, allow_pickle=False)
+        keys = [*getattr(archive, "files", ())]
+        if len(set(keys)) < len(keys) or not keys:
+            raise ValueError("keys twice" if keys else "no keys")
+        for key in filter(wanted.__contains__, keys):
+            arrays[key] = np.asarray(archive[key])
+    except MemoryError:
         raise
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # damage shows in every way that zipfile and numpy can fail
+        if "Object arrays" in str(error) and key:
+            raise DataError(
+                f"{_origin(path, key)}: holds Python objects, which can run code when read; save "
+                "numbers or text (array.astype(str))"
+            ) from error
         raise DataError(
             f"{path}: is no sound .npz archive ({printable(first_line(error))}); "
             "write it with numpy.savez"
         ) from error
+    for key, array in arrays.items():
+        if array.dtype.kind not in _KINDS:
+            what = f"is of type {array.dtype}; numbers, truth values or text are needed"
+            raise DataError(f"{_origin(path, key)}: {what}")
+    return {"keys": keys, **{_KEY + key: array for key, array in arrays.items()}}
 
 
 def as_inputs(array: NDArray[Any], origin: str, *, tokens: bool = False) -> NDArray[Any]:

@@ -14,16 +14,9 @@ from gradaudit.errors import DataError, UsageError
 _LISTED = 20
 MAX_BYTES = 4 << 30
 """What the inputs of a data set may take in memory, and an array of an archive when unpacked."""
-MAX_COLUMN_BYTES = 1 << 28
-"""What labels, an attribute or names may take when unpacked."""
-MAX_TEXT_BYTES = 1 << 30
-"""What a text file may hold, unpacked."""
 MAX_COLUMNS = 100_000
 MAX_CELLS = 20_000_000
 """Records times columns; as text in memory a cell takes 8 to some 100 bytes."""
-MAX_RATIO = 50
-"""How many times its size a file may unpack to, above what is small in any case."""
-_SMALL = 4 << 20
 _FLOAT_BYTES = 4
 _AT_ONCE = 1 << 24
 """Numbers that are looked at together."""
@@ -43,9 +36,10 @@ def choose(name: str, known: Collection[str], where: str, what: str) -> str:
     """
     if name in known:
         return name
+    short = [printable(one, 30) for one in known]
     raise UsageError(
         f"{where}: there is no {what} {quote(name)}{suggest(name, known)}; "
-        f"it has {listed(known, _LISTED) or 'none'}"
+        f"it has {listed(short, _LISTED) or 'none'}"
     )
 
 
@@ -55,11 +49,6 @@ def choose_all(
     """The known names among repeated and comma separated ones, each once; else as ``choose``."""
     parts = (part for name in names for part in ([name] if name in known else name.split(",")))
     return tuple(dict.fromkeys(choose(part, known, where, what) for part in parts if part))
-
-
-def unpacked_limit(packed: int) -> int:
-    """Bytes that a file of ``packed`` bytes may unpack to, where it is text."""
-    return max(_SMALL, MAX_RATIO * packed)
 
 
 def expect_to_fit(
@@ -72,19 +61,6 @@ def expect_to_fit(
         raise DataError(
             f"{origin}: numbers of shape {shape} would take {size / (1 << 30):.1f} GiB, more than "
             f"{most / (1 << 30):g} GiB; use fewer records or smaller inputs"
-        )
-
-
-def expect_no_bomb(size: int, packed: int, origin: str) -> None:
-    """Refuse an array that a small file would unpack to.
-
-    Raises:
-        DataError: it takes over 256 MiB, and over 50 times the file.
-    """
-    if size > max(MAX_COLUMN_BYTES, MAX_RATIO * packed):
-        raise DataError(
-            f"{origin}: would unpack to {size >> 20} MiB, over {MAX_RATIO} times the file; write "
-            "it without compression (numpy.savez)"
         )
 
 

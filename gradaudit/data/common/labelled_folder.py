@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import JsonValue
 
+from gradaudit.core.files import expect_file
 from gradaudit.core.text import printable
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.roles import Labels, assemble, labels_of
@@ -56,8 +57,8 @@ class LabelledFolder(DescribedRecords):
         return self._classes(folder) if self.table is None else self._described(folder, self.table)
 
     @abstractmethod
-    def inputs_in(self, files: Sequence[tuple[str, Path]], folder: str) -> Inputs:
-        """The inputs in these files, each with its name for messages.
+    def inputs_in(self, files: Sequence[Path], folder: str) -> Inputs:
+        """The inputs in these files.
 
         Raises:
             UsageError: an option does not suit them.
@@ -89,7 +90,7 @@ class LabelledFolder(DescribedRecords):
         codes = np.repeat(np.arange(len(classes)), [len(kinds[kind]) for kind in classes])
         files = [file for kind in classes for file in kinds[kind]]
         labels = Labels(codes, classes, str(folder))
-        return assemble(self._inputs(files, folder), labels, notes=_unread(folder, files))
+        return assemble(self.inputs_in(files, str(folder)), labels, notes=_unread(folder, files))
 
     def _described(self, folder: Path, name: str) -> Records:
         here = Path(name).expanduser()
@@ -101,7 +102,7 @@ class LabelledFolder(DescribedRecords):
         table.names((*self.attribute, *filter(None, (self.user, self.member))))
         name = self._file_column(table)
         files = [_inside(folder, cell.strip(), table.file) for cell in table.texts(name)]
-        records = self.described(table, self._inputs(files, folder), labels, used=[name])
+        records = self.described(table, self.inputs_in(files, str(folder)), labels, used=[name])
         return replace(records, notes=records.notes | _unread(folder, [*files, path]))
 
     def _file_column(self, table: TextTable) -> str:
@@ -111,9 +112,6 @@ class LabelledFolder(DescribedRecords):
         if name is None:
             raise UsageError(f"{table.file}: name the column of the file names with file=COL")
         return choose(name, table.cells, table.file, "column")
-
-    def _inputs(self, files: Sequence[Path], folder: Path) -> Inputs:
-        return self.inputs_in([(printable(str(file)), file) for file in files], str(folder))
 
 
 def _unread(folder: Path, files: Sequence[Path]) -> dict[str, JsonValue]:
@@ -128,10 +126,13 @@ def _unread(folder: Path, files: Sequence[Path]) -> dict[str, JsonValue]:
 
 
 def _inside(folder: Path, name: str, origin: str) -> Path:
-    """The file of that name, which must lie in the folder, links followed; else a DataError."""
+    """The regular file of that name, which must lie in the folder, links followed."""
     file = folder / name
     if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder)):
         raise DataError(
             f"{origin}: {quote(name)} is not inside {folder}; copy the file into the folder"
         )
-    return file
+    try:
+        return expect_file(file)
+    except UsageError as error:
+        raise DataError(printable(str(error), 1000)) from error

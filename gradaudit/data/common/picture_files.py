@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import JsonValue
 
-from gradaudit.core.files import expect_file
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import first_line, printable
 from gradaudit.core.user_code import import_torchvision, load_callable
@@ -56,13 +55,18 @@ Named = Sequence[tuple[str, Picture]]
 """Pictures with what messages call them."""
 
 
+def named_files(*files: Path, **_: str) -> Named:
+    """Name files by their paths."""
+    return [(printable(str(file)), file) for file in files]
+
+
 def decoded(
     sources: Callable[..., Named], *paths: Path, whole: bool, size: Size | None, **options: Any
 ) -> dict[str, Any]:
     """Decode the pictures in files, as ``pixels`` of one size, or each ``whole``."""
     named = sources(*paths, **options)
     if whole:
-        return {"pictures": [np.asarray(picture) for picture in opened_pictures(named)]}
+        return {str(k): np.asarray(picture) for k, picture in enumerate(opened_pictures(named))}
     pixels, notes = stack_pictures(named, options["origin"], size)
     return {"pixels": pixels, "notes": notes}
 
@@ -198,21 +202,17 @@ def _opened(name: str, source: Picture) -> Iterator[Image.Image]:
         yield source
         return
     try:
-        content = io.BytesIO(source) if isinstance(source, bytes) else expect_file(source)
+        content = io.BytesIO(source) if isinstance(source, bytes) else source
         with (
             warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
             Image.open(content, formats=_FORMATS) as picture,
         ):
             yield picture
-    except UsageError as error:
-        raise DataError(printable(f"{error}", 1000)) from error
-    except GradauditError:
+    except (GradauditError, MemoryError):
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise DataError(f"{name}: has too many pixels to be read") from error
     except Exception as error:  # damage shows in every way that a decoder can fail
-        if isinstance(error, OSError) and error.errno is not None:
-            raise DataError(f"{name}: cannot be read: {error.strerror or error}") from error
         raise DataError(
             f"{name}: cannot be read as a picture; repair it or leave it out"
         ) from error
@@ -313,7 +313,7 @@ class PictureAdapter(DataAdapter):
         work = partial(decoded, sources, whole=self.transform is not None, size=size)
         made = read(work, *paths, origin=origin, **options)
         if self.transform is not None:
-            return self._transformed(map(Image.fromarray, made["pictures"]), self.transform)
+            return self._transformed(map(Image.fromarray, made.values()), self.transform)
         return self._of_pixels(made["pixels"], made["notes"], origin)
 
     def prepared(self, sources: Named, origin: str) -> Inputs:

@@ -1,9 +1,11 @@
 """Reading of files of others by libraries, in a child process with limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gradaudit.core.contained import ContainedError, contained
 from gradaudit.core.files import expect_file
@@ -12,6 +14,8 @@ from gradaudit.errors import DataError
 _RATIO = 50
 """Bytes of memory for each of a file, which may be compressed."""
 _BYTES_A_SECOND = 4 << 20
+_ANSWER = 256 << 20
+"""Bytes of arrays that any file may unpack to."""
 
 
 def read(reader: Callable[..., dict[str, Any]], *paths: Path, **options: Any) -> dict[str, Any]:
@@ -28,8 +32,25 @@ def read(reader: Callable[..., dict[str, Any]], *paths: Path, **options: Any) ->
     """
     files = [expect_file(path) for path in paths]
     size = sum(file.stat().st_size for file in files)
-    work = partial(reader, *files, **options)
+    work = partial(_read, reader, files, max(_ANSWER, _RATIO * size), options)
     try:
         return contained(work, seconds=size / _BYTES_A_SECOND, memory=_RATIO * size)
     except ContainedError as error:
         raise DataError(f"{paths[0]}: cannot be read ({error}); is it damaged?") from error
+
+
+def _read(
+    reader: Callable[..., dict[str, Any]],
+    files: Sequence[Path],
+    most: int,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Read files in the child; refuse arrays that are too large to be sent back."""
+    made = reader(*files, **options)
+    size = sum(part.nbytes for part in made.values() if isinstance(part, np.ndarray))
+    if size > most:
+        raise DataError(
+            f"{files[0]}: would unpack to {size >> 20} MiB, over {_RATIO} times the file; write it "
+            "without compression"
+        )
+    return made

@@ -328,11 +328,11 @@ def frame_cells(*paths: Path, origin: str, array: str | None) -> dict[str, Any]:
         raise DataError(f"{origin}: there are no records")
     faults: dict[str, str] = {}
     found = []
-    for name in whole.column_names:
+    for name, column in zip(whole.column_names, whole.columns, strict=True):
         try:
-            found.append(_column_cells(whole[name]))
+            found.append(_column_cells(column))
         except Exception as error:  # of a nested type, a time beyond the calendar, …
-            kind, why = printable(str(whole[name].type), 60), printable(first_line(error), 90)
+            kind, why = printable(str(column.type), 60), printable(first_line(error), 90)
             what = f"column {quote(name)} holds {kind}, which cannot be made text ({why})"
             faults[name] = f": {what}; numbers, text or dates are needed"
             found.append((np.zeros(len(whole), np.int32), [""]))
@@ -342,8 +342,8 @@ def frame_cells(*paths: Path, origin: str, array: str | None) -> dict[str, Any]:
     read = {"names": whole.column_names, **cells, "faults": faults, "whole": integers}
     if array is None:
         return read
-    column = whole[choose(array, whole.column_names, origin, "column")]
-    return {**read, "array": _numbers(column, f"{origin}: column {quote(array)}")}
+    numbers = whole[choose(array, whole.column_names, origin, "column")]
+    return {**read, "array": _numbers(numbers, f"{origin}: column {quote(array)}")}
 
 
 def read_frame(path: Path) -> Any:
@@ -367,7 +367,7 @@ def read_frame(path: Path) -> Any:
         else:
             raise DataError(f"{path}: is no Parquet and no Arrow file; for CSV write csv:{path}")
         table.validate(full=True)
-    except DataError:
+    except (DataError, MemoryError):
         raise
     except Exception as error:  # damage shows in every way that the library can fail
         raise DataError(
@@ -381,14 +381,14 @@ def _column_cells(column: Any) -> Cells:
     """Return the codes and texts of a column of numbers, truth values, text or dates."""
     from pyarrow import types
 
-    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_nested(kind) or "binary" in str(kind):
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_nested(column.type) or "binary" in str(column.type):
         raise ValueError("no single value a record")
-    coded = column if types.is_dictionary(column.type) else column.dictionary_encode()
-    chunks = coded.unify_dictionaries().chunks
-    texts = ["" if value is None else str(value) for value in chunks[0].dictionary.to_pylist()]
-    codes = [chunk.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False) for chunk in chunks]
-    return np.concatenate(codes).astype(np.int32), [*texts, ""]
+    coded = column.combine_chunks().dictionary_encode()
+    texts = ["" if value is None else str(value) for value in coded.dictionary.to_pylist()]
+    codes = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int32), [*texts, ""]
 
 
 def _numbers(column: Any, origin: str) -> NDArray[Any]:
