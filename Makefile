@@ -4,9 +4,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 # Explaining comparisons takes both workers ten seconds each: only what failed is run again with it.
 TESTS := $(BIN)/pytest -n 2 --dist loadfile --assert=plain
+# The oldest and the newest releases that the extras allow, of what moves fast.
+OLDEST := flwr==1.35.0 nvflare==2.8.0
+NEWEST := flwr==1.42.0 nvflare==2.9.0
+FEDERATIONS := $(TESTS) tests/audits/job tests/audits/dp_audit tests/integrations \
+	-k "job or flower or nvflare or middleware"
 EXPLAIN := { status=$$?; [ $$status -ne 1 ] || $(BIN)/pytest --last-failed; exit $$status; }
 
-.PHONY: demo check quick test processes lint docs picture mutants lock audit clean
+.PHONY: demo check quick test processes federations lint docs picture mutants lock audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradaudit scan --exit-zero -o demo-report.json
@@ -23,6 +28,12 @@ test: $(INSTALLED)
 
 processes: $(INSTALLED)
 	$(TESTS) -m processes || $(EXPLAIN)
+
+federations: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/oldest $(OLDEST)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/newest $(NEWEST)
+	PYTHONPATH=$(VENV)/oldest $(FEDERATIONS)
+	PYTHONPATH=$(VENV)/newest $(FEDERATIONS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
