@@ -17,7 +17,7 @@ from scipy import optimize, stats
 
 import gradaudit
 from benchmarks.harness import arguments, heading, line
-from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, v_information
+from gradaudit.audits.vinfo.v_information import BatchSets, LabelledFeatures, usable_information
 from gradaudit.core.statistics.intervals import student
 from gradaudit.data.records import Attribute, Records
 
@@ -39,7 +39,7 @@ def information(shift: float) -> float:
 def planted_features(shift: float, given: argparse.Namespace) -> Found:
     """Straight into the families: folds and a score set of independent rows, of several seeds."""
     found = [
-        v_information(
+        usable_information(
             gaussian_sets(shift, given.rows, seed),
             UNIFORM,
             tuple(given.family.split(",")),

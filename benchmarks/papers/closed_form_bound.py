@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, cifar10, heading, line, seen_of
-from gradaudit.attacks.layerwise.fully_connected import conditions, least_squares_bound
-from gradaudit.attacks.layerwise.layer_chain import fully_connected_input
+from gradaudit.attacks.layerwise.fully_connected import inversion_bound, least_squares_bound
+from gradaudit.attacks.layerwise.layer_chain import invert_linear
 
 RATIOS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.5, 0.3, 0.1)
 SLACK = 1 + 1e-9
@@ -37,12 +37,12 @@ def trial(weight: Tensor, bias: Tensor, x: Tensor, ratio: float, seed: int) -> d
     seen_w, seen_b = weight + e_w, bias + e_b
     best = int(seen_b.abs().argmax())
     square = seen_b.square().sum()
-    found = fully_connected_input(seen_w, seen_b)
+    found = invert_linear(seen_w, seen_b)
     known = found * square / (square - len(bias) * sigma**2).clamp_min(0.25 * square)
     ways = {"least squares": found, "best row": seen_w[best] / seen_b[best], "σ known": known}
     errors = {name: float((way - x).norm() / x.norm()) for name, way in ways.items()}
-    every = conditions(weight, bias, e_w, e_b)
-    one = conditions(weight, bias, e_w, e_b, [best])
+    every = inversion_bound(weight, bias, e_w, e_b)
+    one = inversion_bound(weight, bias, e_w, e_b, [best])
     own = least_squares_bound(weight, bias, e_w, e_b)
     return {
         **errors,

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gradaudit.core.statistics.intervals import Interval, difference, wilson
 from gradaudit.core.statistics.laws import binomial_quantile, student_quantile
@@ -54,15 +55,38 @@ def log_odds(log_probabilities: FloatArray, value: int) -> FloatArray:
     return np.asarray(log_probabilities[:, value] - rest)
 
 
-def auroc(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
-    """Probability that a positive trial scores higher than a negative one, ties counting half.
+class Score(NamedTuple):
+    """A number and its interval."""
+
+    value: float
+    interval: Interval
+
+
+def auroc(scores: ArrayLike, positive: ArrayLike) -> Score:
+    """Compute the area under the ROC curve, with its interval.
+
+    P(s₊ > s₋) + ½ P(s₊ = s₋) of a positive and a negative trial. The interval is Wilson's, on as
+    many independent trials as the variance of DeLong, DeLong and Clarke-Pearson (1988) is worth; it
+    holds for independent trials.
+
+    >>> area = auroc([0.1, 0.4, 0.35, 0.8], [False, False, True, True])
+    >>> area.value, [round(end, 2) for end in area.interval]
+    (0.75, [0.01, 1.0])
 
     Args:
         scores: (trials,).
         positive: (trials,), both kinds among them.
     """
-    negatives = np.sort(scores[~positive])
-    return float(_below(scores[positive], negatives).sum() / (2 * positive.sum() * len(negatives)))
+    scores, positive = np.asarray(scores), np.asarray(positive, bool)
+    sides = scores[positive], np.sort(scores[~positive])
+    value = float(_below(*sides).sum() / (2 * len(sides[0]) * len(sides[1])))
+    placed = placements(scores, positive)
+    number = np.where(positive, len(sides[0]), len(sides[1]))
+    variance = float(np.square((placed - value) / number).sum())
+    fewest = min(map(len, sides))
+    count = min(value * (1 - value) / variance, _MOST * fewest) if variance > 0 else fewest
+    quantile = student_quantile(max(fewest - 1, 1))
+    return Score(value, wilson(value, max(count, 1.0), quantile))
 
 
 def roc(scores: FloatArray, positive: NDArray[np.bool_], rates: FloatArray) -> FloatArray:
@@ -105,20 +129,46 @@ def placements(scores: FloatArray, positive: NDArray[np.bool_]) -> FloatArray:
     return places
 
 
-def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
-    """Mask of positive trials above a threshold that at most ``share`` of negatives pass."""
+class TruePositives(NamedTuple):
+    """The true positive rate at a threshold, and which positive trials lie above it."""
+
+    rate: float
+    above: NDArray[np.bool_]
+
+
+def tpr_at_fpr(scores: ArrayLike, positive: ArrayLike, share: float = 0.01) -> TruePositives:
+    """Compute the true positive rate at a false positive rate.
+
+    P(s₊ > τ) at the smallest threshold τ that at most this share of the negative trials exceeds
+    (Carlini et al. 2022, "Membership inference attacks from first principles", section 2.3).
+
+    >>> scores = np.r_[np.arange(200.0), 150.5, 197.5, 198.5, 199.5]
+    >>> tpr_at_fpr(scores, np.arange(204) >= 200, 0.01).rate
+    0.75
+
+    Args:
+        scores: (trials,).
+        positive: (trials,), both kinds among them.
+        share: of the negative trials.
+    """
+    scores, positive = np.asarray(scores), np.asarray(positive, bool)
     negatives = np.sort(scores[~positive])[::-1]
     allowed = int(share * len(negatives) + 1e-9)
     least = negatives[allowed] if allowed < len(negatives) else -np.inf
-    return np.asarray(scores[positive] > least)
+    above = np.asarray(scores[positive] > least)
+    return TruePositives(float(above.mean()), above)
 
 
-@dataclass(frozen=True)
-class Score:
-    """A number and its interval."""
+def advantage(success: float, blind: float) -> float:
+    """Compute an attacker's advantage over the best blind guess.
 
-    value: float
-    interval: Interval
+    max(p − p*, 0)/(1 − p*), with p the rate of success and p* that of the likeliest value (Li et
+    al. 2024, section 5.1.2).
+
+    >>> round(advantage(0.93, 0.5), 2), advantage(0.4, 0.5)
+    (0.86, 0.0)
+    """
+    return max(success - blind, 0.0) / (1 - blind)
 
 
 @dataclass(frozen=True)
@@ -253,11 +303,11 @@ def _of_rates(
         placed = placements(scores, positive)
         area = float(placed[positive].mean())
         sides = np.where(positive, positive.sum(), (~positive).sum())
-        columns = [above(scores, positive, share) for share in shares]
-        values += np.array([area, *(column.mean() for column in columns)])
+        found = [tpr_at_fpr(scores, positive, share) for share in shares]
+        values += np.array([area, *(each.rate for each in found)])
         errors[:, 0] += (placed - area) / sides
-        for place, column in enumerate(columns, start=1):
-            errors[positive, place] += (column - column.mean()) / positive.sum()
+        for place, (rate, above) in enumerate(found, start=1):
+            errors[positive, place] += (above - rate) / positive.sum()
     number = len(present)
     return np.r_[hits, values / number], np.c_[hit_errors, errors / number]
 

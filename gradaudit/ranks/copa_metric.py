@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
+import torch
 from pydantic import JsonValue
 from torch import Tensor
 
@@ -123,6 +125,54 @@ def _unmeasurable(
     return reasons
 
 
+class RankDeficiency(NamedTuple):
+    """Rank U − n, at most where the rank is an interval; the rank; and n."""
+
+    value: int
+    rank: LayerRank
+    inputs: int
+
+
+def rank_deficiency(
+    convolution: Convolution,
+    shape: Sequence[int],
+    output_gradient: Tensor,
+    *,
+    weight: Tensor | None = None,
+    method: Method = "auto",
+    flops: float = 1e12,
+) -> RankDeficiency:
+    """Compute the rank deficiency of a convolution's linear system.
+
+    rank U − n, with U = [W; ∇_Z J] and n inputs: 0 where weights and gradients determine the input
+    (Chen and Campbell 2021, eq. 4 and definition 2.1).
+
+    >>> layer = torch.nn.Conv1d(1, 1, kernel_size=2, dtype=torch.float64)
+    >>> with torch.no_grad():
+    ...     weight = layer.weight.copy_(torch.tensor([[[1.0, -1.0]]]))
+    >>> rank_deficiency(layer, (1, 4), torch.zeros(1, 3)).value
+    -1
+
+    Args:
+        convolution: a layer of ``torch.nn``, of one to three dimensions.
+        shape: of its input for one record, (channels, *spatial).
+        output_gradient: ∇_Z J, (output channels, *output positions).
+        weight: float64, in place of the layer's.
+        method: ``auto`` takes what suits the layer.
+        flops: floating-point operations beyond which the bound is taken.
+
+    Raises:
+        NotApplicable: U is too large for the method.
+    """
+    weight = convolution.weight.detach().double() if weight is None else weight
+    deltas = torch.as_tensor(output_gradient).to(weight).flatten(1)
+    geometry, inputs = geometry_of(convolution, shape[1:], weight.device), math.prod(shape)
+    rank = convolution_rank(
+        weight, deltas, geometry, convolution.groups, method=method, flops=flops
+    )
+    return RankDeficiency(rank.high - inputs, rank, inputs)
+
+
 def _rank_of_use(
     layer: Convolution,
     use: ConvolutionUse,
@@ -133,21 +183,27 @@ def _rank_of_use(
     """The rank, or why the method says nothing of it."""
     if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
         raise AuditError(f"{use.layer}: its weights or the gradient at its output are not finite")
-    geometry = geometry_of(layer, use.shape[2:], use.weight.device)
-    facts = use.weight, use.deltas[0].flatten(1), geometry, layer.groups
+    facts = layer, use.shape[1:], use.deltas[0]
     try:
-        rank = convolution_rank(*facts, method=method, flops=flops)
+        found = rank_deficiency(*facts, weight=use.weight, method=method, flops=flops)
     except NotApplicable as why:
         return why
     advance(1)
-    return rank
+    return found.rank
 
 
 def copa_metric(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:
-    """c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i), Chen & Campbell 2021, definition 2.1.
+    """Compute the rank deficiency of an architecture, c(M), for every record.
 
-    Of ranks of each convolution in order of execution, by record, and n_i of each; c(M) for every
-    record.
+    c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i) over its d convolutions in order of execution (Chen
+    and Campbell 2021, definition 2.1).
+
+    >>> copa_metric([[10], [6]], [12, 6])  # the first of two convolutions lacks two ranks
+    [-2.0]
+
+    Args:
+        ranks: of each convolution, by record.
+        inputs: n_i of each.
     """
     depth = len(inputs)
     weights = [(depth - before) / depth for before in range(depth)]

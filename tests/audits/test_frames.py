@@ -63,14 +63,14 @@ NUMBERS = {
     "copa-metric": (PICTURES, "ranks.copa_metric:copa_metric"),
     "dp-audit": (
         f"{TABLE} -a sex --mechanism dp:clip=1,sigma=2 --trials 100 --restarts 1 --iterations 2",
-        "audits.dp_audit.law.bounds:lower_bound",
+        "audits.dp_audit.law.bounds:epsilon_lower",
     ),
     "floor": (
         f"{SMALL} --samples 4 --sigma 0.1",
         "audits.floor.van_trees:van_trees_bound",
     ),
     "job": ("JOB", "audits.job.epsilon:NoiseStrength.epsilon"),
-    "forward": (f"{PICTURES} --samples 8", "audits.forward.measure:information"),
+    "forward": (f"{PICTURES} --samples 8", "audits.forward.measure:activation_information"),
     "sensitivity": (f"{PICTURES} --samples 2", "gradients.sources:Tangents.norms"),
     "subspace": (f"{TABLE} -a sex", "audits.subspace.comparing:quick_angles"),
     "tradeoff": (

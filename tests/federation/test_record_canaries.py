@@ -17,7 +17,7 @@ from command_line import run as command
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
-from gradaudit.audits.dp_audit.law.one_run_bounds import one_run_bounds
+from gradaudit.audits.dp_audit.law.one_run_bounds import epsilon_one_run
 from gradaudit.audits.dp_audit.law.theory import epsilon_composed
 from gradaudit.errors import UsageError
 from gradaudit.federation.canaries import FILE, CanaryScores
@@ -74,7 +74,7 @@ def run(
 
 def bound(scores: CanaryScores) -> float:
     totals = scores.cosines.sum(axis=0)[:, 0]
-    return one_run_bounds(totals, scores.included, delta=1e-5, alpha=0.05, unit="record")[0].value
+    return epsilon_one_run(totals, scores.included, delta=1e-5, alpha=0.05, unit="record")[0].value
 
 
 def suspicions(scores: CanaryScores) -> str:

@@ -10,13 +10,13 @@ from gradaudit.games.scores import (
     Score,
     Scores,
     Trials,
-    above,
     auroc,
     gain,
     log_odds,
     losses,
     placements,
     roc,
+    tpr_at_fpr,
 )
 from gradaudit.games.splits import draw_any
 
@@ -48,13 +48,13 @@ def test_scores_are_those_of_their_definitions(values: int) -> None:
     )
     np.testing.assert_allclose(rates["auroc"].value, expected)
     np.testing.assert_allclose(scores.log_loss([found]).value, log_loss(labels, np.exp(found)))
-    hit = [above(log_odds(found, v), labels == v, 0.01).mean() for v in range(values)]
+    hit = [tpr_at_fpr(log_odds(found, v), labels == v, 0.01).rate for v in range(values)]
     assert rates["tpr_at_1pct_fpr"].value == pytest.approx(np.mean(hit))
 
 
 def test_ties_count_half() -> None:
     scores, positive = np.array([1.0, 1.0, 0.0, 2.0]), np.array([True, False, False, False])
-    assert auroc(scores, positive) == pytest.approx(1.5 / 3)
+    assert auroc(scores, positive).value == pytest.approx(1.5 / 3)
     assert placements(scores, positive).tolist() == [0.5, 0.5, 1, 0]
     labels = np.arange(10) % 2
     blind = scores_of(labels).rates([np.log(np.full((10, 2), 0.5))])
@@ -67,7 +67,11 @@ def test_the_auroc_is_the_share_of_pairs_in_the_right_order_and_each_sides_mean_
         scores, positive = rng.integers(0, 8, 30).astype(float), rng.random(30) < 0.4
         pairs = scores[positive][:, None] - scores[~positive]
         expected, placed = ((pairs > 0) + (pairs == 0) / 2).mean(), placements(scores, positive)
-        for found in (auroc(scores, positive), placed[positive].mean(), placed[~positive].mean()):
+        for found in (
+            auroc(scores, positive).value,
+            placed[positive].mean(),
+            placed[~positive].mean(),
+        ):
             assert found == pytest.approx(expected)
         assert expected == pytest.approx(roc_auc_score(positive, scores))
 
@@ -75,9 +79,9 @@ def test_the_auroc_is_the_share_of_pairs_in_the_right_order_and_each_sides_mean_
 def test_true_positives_are_counted_above_the_threshold_that_one_in_a_hundred_passes() -> None:
     scores = np.r_[np.arange(200.0), [150.5, 197.5, 198.5, 199.5]]
     positive = np.arange(204) >= 200
-    assert above(scores, positive, 0.01).mean() == 3 / 4
-    assert above(scores, positive, 0.0).mean() == 1 / 4
-    assert above(scores, positive, 1.0).all()
+    assert tpr_at_fpr(scores, positive, 0.01).rate == 3 / 4
+    assert tpr_at_fpr(scores, positive, 0.0).rate == 1 / 4
+    assert tpr_at_fpr(scores, positive, 1.0).above.all()
 
 
 def test_log_odds_do_not_saturate() -> None:
@@ -228,6 +232,6 @@ def test_the_area_under_the_roc_curve_is_the_auroc_with_ties_too() -> None:
         below = roc(scores, positive, np.nextafter(rates[1:], 0.0))
         area = float(np.sum(np.diff(rates) * (at[:-1] + below) / 2))
         assert area == pytest.approx(roc_auc_score(positive, scores), abs=1e-9)
-        assert area == pytest.approx(auroc(scores, positive), abs=1e-9)
+        assert area == pytest.approx(auroc(scores, positive).value, abs=1e-9)
         assert at[-1] == 1.0
         assert (np.diff(at) >= 0).all()

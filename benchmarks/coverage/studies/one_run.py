@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks.coverage.studies.base import Cell, Outcome, Study
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
-from gradaudit.audits.dp_audit.law.one_run_bounds import one_run_bounds
+from gradaudit.audits.dp_audit.law.one_run_bounds import epsilon_one_run
 from gradaudit.audits.dp_audit.law.theory import epsilon_composed, epsilon_gaussian
 from gradaudit.core.randomness import rng
 from gradaudit.data.records import Records
@@ -38,7 +38,7 @@ def epsilon_of(mu: float) -> float:
 
 
 def judged(scores: np.ndarray, included: np.ndarray, truth: float) -> Mapping[str, Outcome]:
-    plain, sharper = one_run_bounds(scores, included, delta=DELTA, alpha=ALPHA)
+    plain, sharper = epsilon_one_run(scores, included, delta=DELTA, alpha=ALPHA)
     shift = gaussian_bound(scores[~included], scores[included], delta=DELTA, alpha=ALPHA)
     return {
         "one-run": Outcome(plain.value <= truth),
@@ -111,7 +111,7 @@ def of_records(
     scores = canaries.scores()
     promise = epsilon_composed(multiplier, steps, DELTA, sampling_rate=rate, relation="remove")
     totals = scores.cosines.sum(axis=0)[:, 0]
-    plain, sharper = one_run_bounds(
+    plain, sharper = epsilon_one_run(
         totals, scores.included, delta=DELTA, alpha=ALPHA, unit="record"
     )
     third = {"power: a third of the truth": Outcome(plain.value >= promise / 3)} if large else {}

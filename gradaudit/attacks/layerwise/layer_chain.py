@@ -70,7 +70,7 @@ def with_bias(weight_gradient: Tensor, bias_gradient: Tensor) -> LastLayer:
     Raises:
         NotApplicable: the bias gradient is zero.
     """
-    return LastLayer(bias_gradient, fully_connected_input(weight_gradient, bias_gradient))
+    return LastLayer(bias_gradient, invert_linear(weight_gradient, bias_gradient))
 
 
 def without_bias(
@@ -96,18 +96,25 @@ def without_bias(
     return [LastLayer(u * length / t, t * v) for t in roots(left, length)]
 
 
-def fully_connected_input(weight_gradient: Tensor, delta: Tensor) -> Tensor:
-    """The input of a fully connected layer, x = ∇Wᵀ δ / ‖δ‖²: all rows of ∇W = δ xᵀ.
+def invert_linear(weight_gradient: Tensor, delta: Tensor) -> Tensor:
+    """Invert a fully connected layer: its input from its gradients.
 
-    Chen & Campbell 2021, lemma A.1, has one row; least squares over all of them is not worse.
+    x = ∇Wᵀ δ / ‖δ‖², least squares over all rows of ∇W = δ xᵀ; δ is the gradient of the bias (Fan
+    et al. 2020, theorem 2.1; Chen and Campbell 2021, lemma A.1). ``inversion_bound`` bounds its
+    error under noise.
+
+    >>> x, delta = torch.tensor([0.2, -1.0, 3.0]), torch.tensor([0.5, -0.1])
+    >>> invert_linear(torch.outer(delta, x), delta)
+    tensor([ 0.2000, -1.0000,  3.0000])
 
     Args:
-        weight_gradient: (outputs, inputs).
+        weight_gradient: (outputs, inputs), of one record.
         delta: ∂J/∂z, (outputs,).
 
     Raises:
         NotApplicable: δ is zero.
     """
+    weight_gradient, delta = torch.as_tensor(weight_gradient), torch.as_tensor(delta)
     length = delta.square().sum()
     if not length > 0:
         raise NotApplicable(

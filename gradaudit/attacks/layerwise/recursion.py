@@ -21,7 +21,7 @@ from gradaudit.attacks.layerwise.layer_chain import (
     LastLayer,
     LayerChain,
     Stage,
-    fully_connected_input,
+    invert_linear,
 )
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
 from gradaudit.attacks.layerwise.systems import System, system_of
@@ -89,7 +89,7 @@ def unroll(
                 solved.append(solver.solve(stage, system, before, previous))
                 continue
             shared = update.get(stage.bias_name or "")
-            x = fully_connected_input(gradient, delta if shared is None else shared)
+            x = invert_linear(gradient, delta if shared is None else shared)
         outside = share_outside(before, x)  # every row of a layer's gradient determines its input
         solved.append(SolvedLayer(stage.layer, x, outside=outside, determined=True))
     return solved

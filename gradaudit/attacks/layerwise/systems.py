@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
@@ -150,6 +150,37 @@ def solve(
     x, length = start + step, float(np.linalg.norm(right))
     residual = float(np.linalg.norm(matrix @ x - right)) / length if length else 0.0
     return Solution(x, residual, used)
+
+
+def r_gap(
+    weights: NDArray[np.float64] | csr_array,
+    gradients: NDArray[np.float64] | csr_array,
+    outputs: ArrayLike,
+    weight_gradient: ArrayLike,
+    *,
+    iterations: int = 20_000,
+) -> Solution:
+    """Solve one layer for its input from its output and gradients.
+
+    The shortest least-squares solution of [W; ∇_Z J] x = [z; ∇_W J], each block scaled to rows of
+    length one on the average (Zhu and Blaschko 2021, algorithm 1 and eq. 12; Chen and Campbell
+    2021, eq. 4).
+
+    >>> W, x, delta = np.array([[1.0, 2.0, 0.0]]), np.array([0.5, -1.0, 2.0]), np.array([0.1])
+    >>> found = r_gap(W, np.kron(delta, np.eye(3)), W @ x, np.outer(delta, x).ravel())
+    >>> np.round(found.x, 9).tolist(), bool(found.residual < 1e-12)
+    ([0.5, -1.0, 2.0], True)
+
+    Args:
+        weights: W, (outputs, inputs).
+        gradients: ∇_Z J, (elements of the weight, inputs), which maps x to ∇_W J.
+        outputs: z without the bias, (outputs,).
+        weight_gradient: ∇_W J, (elements of the weight,).
+        iterations: of LSMR, at most.
+    """
+    blocks = csr_array(weights), csr_array(gradients)
+    system = System(*blocks, np.asarray(outputs, float), np.asarray(weight_gradient, float))
+    return solve(*system.balanced(), iterations=iterations)
 
 
 def _lsmr(

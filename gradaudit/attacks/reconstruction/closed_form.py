@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.layerwise.fully_connected import SingleLayer, readers
-from gradaudit.attacks.layerwise.layer_chain import fully_connected_input
+from gradaudit.attacks.layerwise.layer_chain import invert_linear
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
 from gradaudit.attacks.layerwise.systems import LeastSquaresMinimum, Vector, float64, minimise
@@ -263,7 +263,7 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         layer = SingleLayer.of(view, self.options.layer)
         sizes = layer.bias.abs()
         best, kappa = int(sizes.argmax()), float(sizes.max() / sizes.min())
-        least_squares = fully_connected_input(layer.weight, layer.bias)
+        least_squares = invert_linear(layer.weight, layer.bias)
         inputs = torch.stack([least_squares, layer.weight[best] / layer.bias[best]])
         details: dict[str, JsonValue] = {
             "layer": layer.name,

@@ -63,16 +63,36 @@ def relative_error(truth: Tensor, reconstructed: Tensor) -> Tensor:
 
 
 def psnr(truth: Tensor, reconstructed: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio of each record in dB, data range 1; infinite where exact."""
+    """Compute each record's peak signal-to-noise ratio in dB, data range 1.
+
+    −10 log10 MSE (Gonzalez and Woods, "Digital image processing"); infinite where the
+    reconstruction is exact.
+
+    >>> psnr(torch.zeros(1, 1, 4, 4), torch.full((1, 1, 4, 4), 0.1))
+    tensor([20.])
+
+    Args:
+        truth: (k, …) records.
+        reconstructed: (…, k, …).
+
+    Returns:
+        (…, k).
+    """
+    truth, reconstructed = torch.as_tensor(truth), torch.as_tensor(reconstructed)
     return -10 * mse(truth, reconstructed).log10()
 
 
 def ssim(truth: Tensor, reconstructed: Tensor) -> Tensor:
-    """Structural similarity of each picture (Wang et al. 2004), data range 1.
+    """Compute each picture's structural similarity, data range 1.
 
-    Gaussian window of 11, σ = 1.5, population covariances, mean over the positions where the
-    window fits whole and over channels, as scikit-image computes it; smaller pictures take the
-    largest odd window that fits.
+    Mean of (2μ_xμ_y + C₁)(2σ_xy + C₂)/((μ_x² + μ_y² + C₁)(σ_x² + σ_y² + C₂)) over windows (Wang et
+    al. 2004, eq. 13): Gaussian ones of 11, σ = 1.5, population covariances, where the window fits
+    whole, and over channels, as scikit-image computes it. Smaller pictures take the largest odd
+    window that fits.
+
+    >>> picture = torch.linspace(0, 1, 256).reshape(1, 1, 16, 16)
+    >>> ssim(picture, picture), bool(ssim(picture, 1 - picture) < 0)
+    (tensor([1.]), True)
 
     Args:
         truth: (k, channels, height, width) in [0, 1].
@@ -81,6 +101,7 @@ def ssim(truth: Tensor, reconstructed: Tensor) -> Tensor:
     Returns:
         (…, k).
     """
+    truth, reconstructed = torch.as_tensor(truth), torch.as_tensor(reconstructed)
     lead = reconstructed.shape[:-3]
     x = truth.expand(reconstructed.shape).reshape(-1, 1, *reconstructed.shape[-2:])
     y = reconstructed.reshape(x.shape)

@@ -8,7 +8,7 @@ from pydantic import Field
 from gradaudit.attacks.layerwise.layer_chain import Activation, Stage
 from gradaudit.attacks.layerwise.recursion import SolvedLayer, Solver, best_of, share_outside
 from gradaudit.attacks.layerwise.setting import LayerwiseSetting
-from gradaudit.attacks.layerwise.systems import System, solve
+from gradaudit.attacks.layerwise.systems import System, r_gap
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import (
     AttackerView,
@@ -81,7 +81,13 @@ class LeastSquares(Solver):
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
     ) -> SolvedLayer:
         """The shortest input among those that fit best."""
-        solution = solve(*system.balanced(), iterations=self.iterations)
+        solution = r_gap(
+            system.weights,
+            system.gradients,
+            system.outputs,
+            system.weight_gradient,
+            iterations=self.iterations,
+        )
         x = torch.from_numpy(solution.x).to(stage.weight)
         outside = share_outside(before, x)
         return SolvedLayer(stage.layer, x, None, solution.residual, solution.iterations, outside)

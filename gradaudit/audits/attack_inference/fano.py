@@ -187,12 +187,18 @@ def fano_error(information: float, prior: ArrayLike) -> float:
     return float(brentq(lambda error: _uncertainty(error, values) - missing, 0.0, highest))
 
 
-def fano_advantage_bound(information: float, prior: ArrayLike) -> float:
-    """The largest advantage that so much information allows: max(0, 1 − e / (1 − p*)).
+def fano_bound(information: float, prior: ArrayLike) -> float:
+    """Bound every attacker's advantage from above, by Fano's inequality.
+
+    max(0, 1 − e/(1 − p*)), with e the smallest solution of H₂(e) + e ln(m − 1) = H(a) − I for m
+    values and p* the largest prior (Li et al. 2024, eq. 5 and 7; Guo et al. 2023).
+
+    >>> fano_bound(0.0, [0.5, 0.5]), round(fano_bound(0.1, [0.5, 0.5]), 4), fano_bound(1.0, [1, 1])
+    (0.0, 0.4396, 1.0)
 
     Args:
-        information: an upper bound on I(a; g̃) in nats.
-        prior: of the values, at least two of them possible.
+        information: an upper bound on I(a; g̃) in nats; an estimate gives an estimate.
+        prior: (m,) of the values, at least two of them possible.
     """
     probabilities = np.asarray(prior, dtype=np.float64)
     best_guess = probabilities.max() / probabilities.sum()

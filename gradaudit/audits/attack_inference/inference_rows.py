@@ -9,13 +9,13 @@ from pydantic import JsonValue
 
 from gradaudit.audits.attack_inference.adversary import Scope
 from gradaudit.audits.attack_inference.experiment import Findings
-from gradaudit.audits.attack_inference.fano import Leak, fano_advantage_bound, sum_of_rounds
+from gradaudit.audits.attack_inference.fano import Leak, fano_bound, sum_of_rounds
 from gradaudit.audits.attack_inference.readers import Guesses, Temperature
 from gradaudit.audits.attack_inference.split import FloatArray, GameSplit
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.core.statistics.laws import entropy
 from gradaudit.core.statistics.u_statistic import Draws
-from gradaudit.games.scores import Score, Scores, Trials, gain
+from gradaudit.games.scores import Score, Scores, Trials, advantage, gain
 from gradaudit.report import Measurement
 
 METRICS = ("asr", "auroc", "advantage", "tpr_at_1pct_fpr")
@@ -35,9 +35,10 @@ class Scorer:
     def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
         """Compute ``METRICS`` from each repetition's log-posteriors (trials, values)."""
         rates = self._scores.rates(posteriors)
-        low, value, high = (  # max(p − p*, 0)/(1 − p*) (Li et al. 2024, section 5.1.2)
-            max(at - self.blind, 0.0) / (1 - self.blind)
-            for at in (rates["asr"].interval[0], rates["asr"].value, rates["asr"].interval[1])
+        success = rates["asr"]
+        low, value, high = (
+            advantage(at, self.blind)
+            for at in (success.interval[0], success.value, success.interval[1])
         )
         return {**rates, "advantage": Score(value, (low, high))}
 
@@ -192,7 +193,7 @@ class ScoredRows:
             if loss is None:
                 continue
             usable = [max(entropy(prior) - x, 0.0) for x in (loss.value, *loss.interval[::-1])]
-            value, low, high = (fano_advantage_bound(nats, prior) for nats in usable)
+            value, low, high = (fano_bound(nats, prior) for nats in usable)
             details = {"is_a_bound": False, "usable_information": usable[0]}
             yield estimated._row("fano_bound", scope, Score(value, (low, high)), details)
 
@@ -210,7 +211,7 @@ class ScoredRows:
             vacuous = {**details, "vacuous": True, "because": leak.reason}
             return self._row("fano_bound", scope, Score(1, (1, 1)), vacuous)
         capped = [min(nats, whole) for nats in leak.interval]
-        low, high = (fano_advantage_bound(nats, prior) for nats in capped)
+        low, high = (fano_bound(nats, prior) for nats in capped)
         facts: Details = {
             **details,
             "vacuous": high >= 1,

@@ -175,7 +175,7 @@ class PresenceScores:
 
 def auroc_of_pairs(scores: FloatArray, pairs: CandidatePairs) -> float:
     """AUROC of scores (candidates, updates) at these pairs."""
-    return auroc(scores[pairs.records, pairs.updates], pairs.inside)
+    return auroc(scores[pairs.records, pairs.updates], pairs.inside).value
 
 
 def standardised(

@@ -19,7 +19,7 @@ import numpy as np
 from gradaudit.audits.attack_record.likelihood_ratio import CandidatePairs, FloatArray
 from gradaudit.core.statistics.intervals import resampled_variance, wilson
 from gradaudit.core.statistics.laws import binomial_quantile, student_quantile
-from gradaudit.games.scores import Score, above, placements
+from gradaudit.games.scores import Score, placements, tpr_at_fpr
 
 _TAIL = 0.1
 """Chance that the threshold lies beyond each end of the false positives' allowance."""
@@ -128,10 +128,10 @@ class PairScores:
 
     def _above(self, share: float) -> Rate:
         inside = self.pairs.inside
-        over = above(self.scores, inside, share)
+        rate, over = tpr_at_fpr(self.scores, inside, share)
         errors = np.zeros(len(self.scores))
-        errors[inside] = (over - over.mean()) / len(over)
-        return self._rate(float(over.mean()), errors)
+        errors[inside] = (over - rate) / len(over)
+        return self._rate(rate, errors)
 
     def _rate(self, value: float, errors: FloatArray) -> Rate:
         inside = self.pairs.inside

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.epsilon_rows import UNLIKELY
 from gradaudit.audits.dp_audit.law.estimates import gaussian_bound
-from gradaudit.audits.dp_audit.law.one_run_bounds import one_run_bounds, one_run_ceiling
+from gradaudit.audits.dp_audit.law.one_run_bounds import epsilon_one_run, one_run_ceiling
 from gradaudit.audits.dp_audit.law.theory import epsilon_composed, epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import load_mechanism
 from gradaudit.audits.dp_audit.mechanisms.opacus_optimizer import OpacusMechanism
@@ -121,7 +121,7 @@ def one_run_rows(
     included, layered = scores.included, scores.cosines.sum(axis=0)
     totals, n, level = layered[:, 0], len(included), options.confidence
     at = {"delta": options.delta, "alpha": 1 - level}
-    plain, sharper = one_run_bounds(totals, included, **at, unit=scores.unit)
+    plain, sharper = epsilon_one_run(totals, included, **at, unit=scores.unit)
     rows = rows.of(
         {},
         {

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from gradaudit.audits.forward import Forward
@@ -208,8 +208,7 @@ def _first_tensor(output: Any) -> Tensor | None:
     return None
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """A bound in bits, with its interval over other records.
 
     Attributes:
@@ -258,15 +257,26 @@ class Pairs:
         return distances
 
 
-def information(distances: Array, sigma2: float, alpha: float, memory: int = 1 << 28) -> Bound:
-    """Compute a lower or upper bound on the information in activations.
+def activation_information(
+    distances: ArrayLike, sigma2: float, alpha: float = UPPER, memory: int = 1 << 28
+) -> Bound:
+    """Bound the information about the input in noisy activations, in bits.
+
+    −1/N Σ_i log2(1/N Σ_j exp(−‖t_i − t_j‖²/(2ασ²))): an upper bound for α = 1, a lower one for α =
+    4 (Mo et al. 2021, section 9.1; Kolchinsky and Tracey 2017, "Estimating mixture entropy with
+    pairwise distances").
+
+    >>> distances = 100.0 * (1 - np.eye(4))  # four records far apart, by squares
+    >>> round(activation_information(distances, sigma2=0.1).bits, 6)
+    2.0
 
     Args:
         distances: squared, (records, records), with zeros on the diagonal; two records or more.
-        sigma2: variance of the noise in every element, in squared units of the activations.
+        sigma2: variance σ² of the noise in every element, in squared units of the activations.
         alpha: ``UPPER`` or ``LOWER``.
         memory: bytes that a block of rows may take.
     """
+    distances = np.asarray(distances, float)
     count = len(distances)
     total, without = 0.0, np.zeros(count)
     step = max(1, memory // (8 * 3 * count))
@@ -345,7 +355,7 @@ def rows_of(
     if not np.isfinite(distances).all():
         yield from rows.failed(_NOT_FINITE, layers=[layer])
         return
-    upper, lower = (information(distances, sigma2, alpha) for alpha in (UPPER, LOWER))
+    upper, lower = (activation_information(distances, sigma2, alpha) for alpha in (UPPER, LOWER))
     count = len(distances)
     most = math.log2(count)
     spread = float(distances.sum() / (count * (count - 1)))

@@ -14,11 +14,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainccinv, gammaincinv, stdtrit
 from torch import Tensor
 
@@ -37,7 +37,16 @@ from gradaudit.gradients.differentiation import (
     fastest,
 )
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian_norms import Columns, Norm, Pass, by_probes, exact_norms
+from gradaudit.gradients.jacobian_norms import (
+    NORMS,
+    Columns,
+    Norm,
+    Pass,
+    by_probes,
+    exact_norms,
+    norms_of,
+    over_directions,
+)
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
@@ -256,14 +265,14 @@ class DifferentiableTarget:
         with progress.task(_TASKS[by], tangents) as advance:
             work_of = partial(Jacobians.norms, passes=passes, advance=advance)
             try:
-                norms_of = work_of(jacobians, workers=workers)
+                by_layer = work_of(jacobians, workers=workers)
             except Exception:  # as of records that take other branches
                 slower = replace(jacobians, way=checked(fastest(batch, by), batch, by))
-                norms_of = work_of(slower, workers=workers)
+                by_layer = work_of(slower, workers=workers)
         wide = [layer for layer in self.layers if layer.parameters > 1]
-        raw = {layer.name: _samples(norms_of[layer.name], passes) for layer in self.layers}
-        bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}
-        methods = frozenset().union(*(norms.methods for norms in norms_of.values()))
+        raw = {layer.name: _samples(by_layer[layer.name], passes) for layer in self.layers}
+        bounded = {layer.name: _samples(by_layer[layer.name], passes, layer) for layer in wide}
+        methods = frozenset().union(*(norms.methods for norms in by_layer.values()))
         probes = 0 if passes[0].total else len(passes[0].plan)
         return VariableSensitivity(raw, bounded, "; ".join(sorted(methods)), probes)
 
@@ -300,6 +309,73 @@ class DifferentiableTarget:
         return Trace.of(self.view, names_of(self.layers), self.inputs, self.labels)
 
 
+class JacobianNorms(NamedTuple):
+    """Norms of Jacobians, averaged over records: Frobenius, sum and largest of absolute entries."""
+
+    f: float
+    one: float
+    inf: float
+
+
+def input_sensitivity(jacobian: ArrayLike) -> JacobianNorms:
+    """Average the norms of a layer's Jacobians over records.
+
+    ‖∂G/∂x‖_p, averaged over K records, for p = F (Frobenius), 1 (sum of absolute entries) and ∞
+    (largest entry), not divided by anything (Mo et al. 2022, eq. 7–8).
+
+    >>> input_sensitivity([[[3.0, 0.0], [0.0, -4.0]]])
+    JacobianNorms(f=5.0, one=7.0, inf=4.0)
+
+    Args:
+        jacobian: (records, elements of the gradient G, elements of the input x).
+    """
+    norms = _norms_of(jacobian)
+    return JacobianNorms(*(float(_root(norms[norm], norm).mean()) for norm in NORMS))
+
+
+def label_sensitivity(jacobian: ArrayLike, gradient: ArrayLike) -> JacobianNorms:
+    """Average the bounded norms of a layer's Jacobians over records.
+
+    ‖∂G/∂y‖_p/(ψ range G), averaged over the records that have a range, with range the largest less
+    the smallest element of G and ψ = √|W|, |W|, 1 for p = F, 1, ∞ and |W| elements (Mo et al. 2021,
+    eq. 9–10). A Jacobian of zeros counts as 0, also without a range.
+
+    >>> label_sensitivity([[[3.0], [0.0], [0.0], [-4.0]]], [[0.0, 1.0, 2.0, 0.5]])
+    JacobianNorms(f=1.25, one=0.875, inf=2.0)
+
+    Args:
+        jacobian: (records, elements of G, elements of the label y).
+        gradient: (records, elements of G).
+    """
+    gradients = np.asarray(gradient, float).reshape(len(np.asarray(gradient)), -1)
+    ranges, found = np.ptp(gradients, axis=1), []
+    for norm, values in _norms_of(jacobian).items():
+        parts, defined = over_range(values, ranges, gradients.shape[1], norm)
+        found.append(float(_root(parts[defined], norm).mean()))
+    return JacobianNorms(*found)
+
+
+def _norms_of(jacobian: ArrayLike) -> dict[Norm, Array]:
+    """Compute each record's norms, (records, 1), the Frobenius norm squared."""
+    directions = torch.as_tensor(np.array(np.asarray(jacobian), float)).transpose(1, 2)
+    norms = over_directions(norms_of(directions.contiguous(), NORMS))
+    return {norm: norms[norm].numpy() for norm in NORMS}
+
+
+def _root(values: Array, norm: Norm) -> Array:
+    return np.asarray(np.sqrt(values) if norm == "f" else values)
+
+
+def over_range(
+    parts: Array, ranges: Array, elements: int, norm: Norm
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Divide norms (records, …), of F squares, by ψ range G, and mask where that is defined."""
+    divisor = (ranges * elements ** _PSI[norm]) ** (2 if norm == "f" else 1)
+    known = ranges >= _NO_RANGE
+    defined = known | ((ranges == 0) & (parts == 0).all(axis=1))
+    return parts / np.where(known, divisor, 1)[:, None], defined
+
+
 def _samples(
     norms: LayerNorms, passes: Sequence[Pass], layer: Layer | None = None
 ) -> dict[Norm, Sample]:
@@ -314,10 +390,7 @@ def _samples(
             squared = norm == "f"
             defined = np.ones(len(parts), dtype=bool)
             if layer is not None:
-                divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
-                known = ranges >= _NO_RANGE
-                defined = known | ((ranges == 0) & (parts == 0).all(axis=1))
-                parts = parts / np.where(known, divisor, 1)[:, None]
+                parts, defined = over_range(parts, ranges, layer.parameters, norm)
             some = isinstance(taken.plan, Columns) and not taken.total
             columns = round(taken.factor) if some else None
             samples[norm] = Sample(parts[defined], defined, squared, columns)

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from gradaudit.core.statistics.laws import student_quantile
@@ -46,6 +47,7 @@ between subspaces of different dimensions" (2016), table 2."""
 _SMALL = 1e-2
 """Angles below this are taken from their sines; others are exact to 1e-14 by their cosines."""
 _FEWEST_HALVES = 8
+_ORTHONORMAL = 1e-6
 STATISTIC = "grassmann"
 """The distance that the permutation test orders by."""
 _TIES = 1e-6
@@ -191,19 +193,70 @@ def quick_angles(first: Array, second: Array) -> Array:
     return np.asarray(np.arccos(np.clip(cosines, 0.0, 1.0)))
 
 
+class SubspaceDistances(NamedTuple):
+    """Principal angles (k,) in radians, ascending, and the distances that they make."""
+
+    angles: Array
+    grassmann: float
+    asimov: float
+    chordal: float
+    procrustes: float
+
+
+def subspace_distances(first: ArrayLike, second: ArrayLike) -> SubspaceDistances:
+    """Compute the distances between two subspaces by their principal angles.
+
+    √Σθ², max θ, √Σ sin²θ and 2√Σ sin²(θ/2) of the angles θ, whose cosines are the singular values
+    of Q₀ᵀQ₁ (Mo et al. 2022, eq. 9–10; Ye and Lim 2016, table 2).
+
+    >>> plane, line = np.eye(3)[:, :1], np.array([[np.sqrt(3)], [1], [0]]) / 2
+    >>> round(subspace_distances(plane, line).grassmann / np.pi, 6)
+    0.166667
+
+    Args:
+        first: Q₀, (dimensions, k), orthonormal columns; a column of zeros stands for a direction
+            that the subspace lacks.
+        second: Q₁, the same of the other subspace.
+
+    Raises:
+        ValueError: columns are not orthonormal.
+    """
+    bases = np.asarray(first, float), np.asarray(second, float)
+    for basis in bases:
+        gram = basis.T @ basis
+        wanted = np.diag(np.round(np.minimum(gram.diagonal(), 1)))
+        if np.abs(gram - wanted).max(initial=0.0) > _ORTHONORMAL:
+            raise ValueError("subspace_distances needs orthonormal columns: use numpy.linalg.qr")
+    angles = principal_angles(*bases)
+    return SubspaceDistances(angles, **{n: float(d) for n, d in distances(angles).items()})
+
+
+def permutation_p_value(observed: float, permuted: ArrayLike) -> float:
+    """Compute the p-value of a permutation test.
+
+    (1 + b)/(1 + N), with b of N permuted statistics at least as large as the observed one (Phipson
+    and Smyth 2010, "Permutation p-values should never be zero").
+
+    >>> permutation_p_value(2.0, [0.5, 1.0, 2.0, 3.0])
+    0.6
+    """
+    reached = np.asarray(permuted) >= observed
+    return (1 + int(reached.sum())) / (1 + reached.size)
+
+
 @dataclass(frozen=True)
 class PrincipalAngles:
     """Principal angles between the subspaces of two groups.
 
     Attributes:
-        angles: (k,), ascending, in radians.
+        observed: their angles and distances.
         permuted: each distance between groups of permuted labels, (permutations,).
         facts: what the rows say of how the subspaces were made.
         halved: each distance of half samples, (half samples, 2): between the groups, and between
             groups of permuted labels.
     """
 
-    angles: Array
+    observed: SubspaceDistances
     permuted: Mapping[str, Array]
     facts: dict[str, JsonValue] = field(default_factory=dict)
     halved: Mapping[str, Array] = field(default_factory=dict)
@@ -211,14 +264,14 @@ class PrincipalAngles:
     @classmethod
     def unless_alike(
         cls,
-        angles: Array,
+        observed: SubspaceDistances,
         permuted: Sequence[Mapping[str, Array]],
         facts: dict[str, JsonValue],
         halved: Mapping[str, Array] = MappingProxyType({}),
     ) -> PrincipalAngles | NotApplicable:
         """Join the permuted distances, or say why all groupings are equally far apart."""
         together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
-        compared = cls(angles, together, facts, halved)
+        compared = cls(observed, together, facts, halved)
         try:
             compared.expect_different()
         except NotApplicable as why:
@@ -227,7 +280,7 @@ class PrincipalAngles:
 
     def distance(self, name: str) -> float:
         """Compute one of the distances of the observed groups."""
-        return float(DISTANCES[name](self.angles))
+        return float(getattr(self.observed, name))
 
     def known_to(self, name: str, value: float, *, permuted: bool = False) -> Range | None:
         """Span a distance by its relative spread over half samples; None for too few of them.
@@ -273,7 +326,7 @@ class PrincipalAngles:
     def p_value(self, name: str) -> float:
         """Compute (1 + b) / (1 + N), with b labellings of at least the observed distance."""
         distances = self.among(name)
-        return float((distances >= distances[0]).mean())
+        return permutation_p_value(distances[0], distances[1:])
 
 
 def distances(angles: Array) -> dict[str, Array]:
@@ -311,7 +364,7 @@ class ComparisonFamily:
         values = {}
         for name, most in self.most.items():
             observed = _standardised(compared.among(name))[0]
-            values[name] = (1 + int((most[1:] >= observed).sum())) / len(most)
+            values[name] = permutation_p_value(observed, most[1:])
         return values
 
 

@@ -27,9 +27,9 @@ from gradaudit.audits.subspace.comparing import (
     joint_triangle,
     leading_directions,
     negligible,
-    principal_angles,
     principal_coordinates,
     quick_angles,
+    subspace_distances,
 )
 from gradaudit.audits.subspace.groups import Split
 from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, MeanGroups
@@ -276,8 +276,8 @@ class SampleGroups:
             leading_directions(self.coordinates[rows], self.k, self.floor)
             for rows in (self.split.member, ~self.split.member)
         )
-        angles = principal_angles(inside, outside)
-        return PrincipalAngles.unless_alike(angles, permuted, self._facts, self._halved())
+        observed = subspace_distances(inside, outside)
+        return PrincipalAngles.unless_alike(observed, permuted, self._facts, self._halved())
 
     def _halved(self) -> dict[str, Array]:
         """Compute distances in half samples, each with its own directions and their number."""

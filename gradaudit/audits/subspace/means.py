@@ -19,8 +19,8 @@ from gradaudit.audits.subspace.comparing import (
     leading_directions,
     negligible,
     numerical_rank,
-    principal_angles,
     quick_angles,
+    subspace_distances,
 )
 from gradaudit.audits.subspace.groups import Split
 from gradaudit.errors import AuditError, NotApplicable
@@ -156,8 +156,8 @@ class MeanGroups:
     def compared(self, permuted: Sequence[Mapping[str, Array]]) -> PrincipalAngles | NotApplicable:
         """Compare the observed groups with permuted ones, unless all are equally far apart."""
         facts: dict[str, JsonValue] = {"k": self.k, "dimensions": self.form.columns}
-        angles = principal_angles(*self._directions(self.split.member))
-        return PrincipalAngles.unless_alike(angles, permuted, facts)
+        observed = subspace_distances(*self._directions(self.split.member))
+        return PrincipalAngles.unless_alike(observed, permuted, facts)
 
     def _directions(self, members: NDArray[np.bool_], **how: float) -> Iterator[Array]:
         for mean in _means(self.form, self.vectors, members):

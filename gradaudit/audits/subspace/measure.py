@@ -183,7 +183,7 @@ class _TargetRows:
             "permuted": f"labels of {split.permuted}",
             **self.notes,
             **compared.facts,
-            "smallest_angle": float(compared.angles[0]),
+            "smallest_angle": float(compared.observed.angles[0]),
         }
         return facts if split.value is None else {**facts, "value": split.value}
 

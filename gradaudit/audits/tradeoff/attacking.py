@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
@@ -57,14 +57,20 @@ def clipped(relative_errors: FloatArray) -> FloatArray:
     return np.asarray(np.minimum(finite, 1.0))
 
 
-def cap(accuracies: FloatArray, distances: FloatArray) -> float:
-    """Compute CAP = (1/n) Σ_m Acc_m · dist_m (eq. 1), averaged over repetitions.
+def cap(accuracies: ArrayLike, distances: ArrayLike) -> float:
+    """Compute the calibrated averaged performance of a defense (CAP).
+
+    CAP = (1/n) Σ_m Acc_m · dist_m over its n settings (Fan et al. 2020, eq. 1), averaged over
+    repetitions.
+
+    >>> round(cap([0.9, 0.6], [[0.1, 0.3], [0.8, 1.0]]), 3)
+    0.36
 
     Args:
-        accuracies: (repetitions, settings) of models trained with each setting.
-        distances: (repetitions, settings, batches) of the attacked batches.
+        accuracies: (repetitions, settings) or (settings,), of models trained with each setting.
+        distances: (…, settings, batches), of the attacked batches.
     """
-    return float((accuracies * distances.mean(axis=2)).mean())
+    return float((np.asarray(accuracies) * np.asarray(distances).mean(axis=-1)).mean())
 
 
 def cap_interval(

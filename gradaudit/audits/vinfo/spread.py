@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.audits.vinfo.v_information import UsableInformation
-from gradaudit.core.statistics.intervals import Interval, resampled, resampled_variance, wilson
+from gradaudit.core.statistics.intervals import Interval, nadeau_bengio, resampled_variance, wilson
 from gradaudit.core.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
@@ -72,7 +72,7 @@ class RecordUse:
             ignorant: the value of who knows nothing.
         """
         least = abs(float(values.mean()) - ignorant) / self.disjoint
-        return resampled(values, self.scored, self.fitted, least=least)
+        return nadeau_bengio(values, self.scored, self.fitted, least=least)
 
     def trials(self, repetitions: int) -> float:
         """Compute a mean's effective number of independent trials: D/(1/(R s) + 1 − 1/R).

@@ -117,8 +117,15 @@ def skewed(values: FloatArray) -> Interval:
     return float(low), float(high)
 
 
-def resampled(values: FloatArray, scored: int, fitted: int, *, least: float = 0.0) -> Interval:
-    """Returns Student's interval for new records, for repetitions that split the same records anew.
+def nadeau_bengio(values: ArrayLike, scored: int, fitted: int, *, least: float = 0.0) -> Interval:
+    """Compute an interval of a mean over repeated splits, for new records.
+
+    x̄ ± t_{R−1} s √(1/R + scored/fitted) for R repetitions that split the same records anew (Nadeau
+    and Bengio 2003, "Inference for the generalization error", section 3).
+
+    >>> low, high = nadeau_bengio([0.61, 0.66, 0.64, 0.59, 0.65], scored=30, fitted=70)
+    >>> round(low, 3), round(high, 3)
+    (0.566, 0.694)
 
     Args:
         values: (R,) of the repetitions.
@@ -126,6 +133,7 @@ def resampled(values: FloatArray, scored: int, fitted: int, *, least: float = 0.
         fitted: records in each set that was fitted on.
         least: standard error, at least, for values that are alike at the edge of their range.
     """
+    values = np.asarray(values, float)
     return _around_mean(values, resampled_variance(values, scored, fitted), least)
 
 
@@ -133,7 +141,7 @@ def resampled_variance(values: FloatArray, scored: int, fitted: int) -> float:
     """Variance over new records of a mean over repetitions that split the same ones anew.
 
     It is s²(1/R + scored/fitted) instead of s²/R: Nadeau and Bengio, "Inference for the
-    generalization error" (2003). Arguments are those of ``resampled``.
+    generalization error" (2003). Arguments are those of ``nadeau_bengio``.
     """
     return float(values.var(ddof=1)) * (1 / len(values) + scored / fitted)
 
@@ -170,7 +178,15 @@ def clopper_pearson_lower(hits: ArrayLike, trials: float, alpha: float) -> Float
 
 
 def clopper_pearson(hits: float, count: float) -> Interval:
-    """Exact two-sided interval of a share of ``count`` trials; counts need not be whole."""
+    """Compute the exact two-sided interval of a rate, at 95 %.
+
+    The rates p with P(Bin(n, p) ≥ k) ≥ α/2 and P(Bin(n, p) ≤ k) ≥ α/2: quantiles of Beta(k, n − k +
+    1) and Beta(k + 1, n − k) (Clopper and Pearson 1934). Counts need not be whole.
+
+    >>> low, high = clopper_pearson(93, 100)
+    >>> round(low, 4), round(high, 4)
+    (0.8611, 0.9714)
+    """
     limits = clopper_pearson_lower, clopper_pearson_upper
     low, high = (float(limit(hits, count, (1 - CONFIDENCE) / 2)) for limit in limits)
     return low, high

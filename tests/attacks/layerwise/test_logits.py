@@ -7,7 +7,7 @@ from attacks.layerwise.nets import functional, gradient, net, record
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.layer_chain import (
-    fully_connected_input,
+    invert_linear,
     roots,
     with_bias,
     without_bias,
@@ -88,7 +88,7 @@ def test_a_gradient_of_zero_tells_nothing() -> None:
     with pytest.raises(NotApplicable, match="zero"):
         without_bias(nothing, nothing, lambda z: z)
     with pytest.raises(NotApplicable, match="zero"):
-        fully_connected_input(nothing, nothing[:, 0])
+        invert_linear(nothing, nothing[:, 0])
 
 
 def test_least_squares_over_all_rows() -> None:
@@ -97,4 +97,4 @@ def test_least_squares_over_all_rows() -> None:
     delta = torch.randn(4, generator=generator, dtype=torch.float64)
     blocks = torch.cat([d * torch.eye(6, dtype=torch.float64) for d in delta])
     expected = torch.linalg.lstsq(blocks, weight.flatten()).solution
-    torch.testing.assert_close(fully_connected_input(weight, delta), expected)
+    torch.testing.assert_close(invert_linear(weight, delta), expected)

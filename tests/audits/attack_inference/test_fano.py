@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gradaudit.audits.attack_inference.fano import Channel, fano_advantage_bound, fano_error
+from gradaudit.audits.attack_inference.fano import Channel, fano_bound, fano_error
 from gradaudit.core.statistics.laws import entropy
 
 
@@ -33,10 +33,10 @@ def test_the_least_error_is_the_least(prior: tuple[float, ...], share: float) ->
 
 def test_the_bound_grows_from_nothing_to_everything_with_the_information() -> None:
     for values in (2, 3, 6):
-        assert fano_advantage_bound(0.0, np.full(values, 1 / values)) == pytest.approx(0, abs=1e-9)
+        assert fano_bound(0.0, np.full(values, 1 / values)) == pytest.approx(0, abs=1e-9)
     for information in (math.log(2), 5.0, math.inf):
-        assert fano_advantage_bound(information, [0.5, 0.5]) == 1
-    bounds = [fano_advantage_bound(nats, [0.5, 0.3, 0.2]) for nats in np.linspace(0, 1.1, 30)]
+        assert fano_bound(information, [0.5, 0.5]) == 1
+    bounds = [fano_bound(nats, [0.5, 0.3, 0.2]) for nats in np.linspace(0, 1.1, 30)]
     assert (np.diff(bounds) >= 0).all()
 
 
@@ -80,7 +80,7 @@ def test_the_best_adversary_of_a_gaussian_channel_stays_below(
     gradients = np.zeros((1000, 12))
     gradients[:, 0] = distance * (secrets - 0.5)
     gradients += spread * generator.normal(size=gradients.shape)
-    bound = fano_advantage_bound(Channel.of(gram_of(gradients, 1.0), 12).information(), [0.5, 0.5])
+    bound = fano_bound(Channel.of(gram_of(gradients, 1.0), 12).information(), [0.5, 0.5])
     success = norm.cdf(distance / 2 / math.hypot(1, spread))
     assert bound >= 2 * success - 1
 
@@ -98,7 +98,7 @@ def test_the_best_adversary_of_four_values_stays_below(
     success = (posterior.argmax(axis=1) == secrets).mean()
     advantage = max(success - max(prior), 0) / (1 - max(prior))
     information = Channel.of(gram_of(gradients[:1000], 1.0), 4).information()
-    assert fano_advantage_bound(information, prior) >= advantage
+    assert fano_bound(information, prior) >= advantage
 
 
 def test_rounds_of_independent_noise_add_up_above_the_joint_adversary() -> None:
@@ -107,7 +107,7 @@ def test_rounds_of_independent_noise_add_up_above_the_joint_adversary() -> None:
     gradients = 0.3 * (secrets[:, None] - 0.5)
     once = Channel.of(gram_of(gradients, 1.0), 1).information()
     success = norm.cdf(0.3 / 2 * math.sqrt(10))
-    assert fano_advantage_bound(10 * once, [0.5, 0.5]) >= 2 * success - 1
+    assert fano_bound(10 * once, [0.5, 0.5]) >= 2 * success - 1
 
 
 def test_some_samples_give_an_estimate_of_their_own() -> None:

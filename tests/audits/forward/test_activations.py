@@ -17,7 +17,7 @@ from gradaudit.audits.forward.measure import (
     Activations,
     Bound,
     Pairs,
-    information,
+    activation_information,
 )
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.losses import CrossEntropy
@@ -230,14 +230,14 @@ def looped(points: Array, sigma2: float, alpha: float) -> float:
 @pytest.mark.parametrize("sigma2", [0.01, 0.1, 3.0])
 def test_the_equation_by_a_plain_loop(sigma2: float, alpha: float) -> None:
     points = np.random.default_rng(0).normal(size=(23, 5))
-    found = information(pairs(points), sigma2, alpha)
+    found = activation_information(pairs(points), sigma2, alpha)
     assert found.bits == pytest.approx(looped(points, sigma2, alpha), rel=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [UPPER, LOWER])
 def test_without_a_record_it_is_the_equation_of_the_others(alpha: float) -> None:
     points = np.random.default_rng(1).normal(size=(9, 2)) / 3
-    found = information(pairs(points), 0.1, alpha)
+    found = activation_information(pairs(points), 0.1, alpha)
     expected = [looped(np.delete(points, i, axis=0), 0.1, alpha) for i in range(9)]
     np.testing.assert_allclose(found.without, expected, rtol=1e-12)
 
@@ -254,7 +254,7 @@ def test_without_a_record_it_is_the_equation_of_the_others(alpha: float) -> None
     ids=["one point", "far apart", "two clusters", "unequal clusters"],
 )
 def test_closed_forms(points: Array, bits: float, alpha: float) -> None:
-    found = information(pairs(points), 0.1, alpha)
+    found = activation_information(pairs(points), 0.1, alpha)
     assert found.bits == pytest.approx(bits, abs=1e-12)
     low, high = found.interval
     assert 0 <= low <= found.bits <= high <= math.log2(len(points))
@@ -264,7 +264,9 @@ def test_the_lower_bound_lies_below_the_upper_one() -> None:
     generator = np.random.default_rng(2)
     for spread in (0.01, 0.1, 1, 10):
         distances = pairs(spread * generator.normal(size=(40, 3)))
-        upper, lower = (information(distances, 0.1, alpha).bits for alpha in (UPPER, LOWER))
+        upper, lower = (
+            activation_information(distances, 0.1, alpha).bits for alpha in (UPPER, LOWER)
+        )
         assert 0 < lower <= upper <= math.log2(40)
         assert lower < upper or spread == 10  # where all points lie far apart, both are log2 N
 
@@ -278,29 +280,33 @@ def test_the_truth_lies_between_the_bounds() -> None:
     mixture = parts.mean(axis=0)
     entropy = -np.trapezoid(mixture * np.log2(mixture), x)
     truth = entropy - 0.5 * math.log2(2 * math.pi * math.e * sigma2)
-    upper, lower = (information(pairs(points), sigma2, alpha).bits for alpha in (UPPER, LOWER))
+    upper, lower = (
+        activation_information(pairs(points), sigma2, alpha).bits for alpha in (UPPER, LOWER)
+    )
     assert lower < truth < upper
 
 
 def test_more_noise_hides_more() -> None:
     distances = pairs(np.random.default_rng(3).normal(size=(30, 4)))
-    found = [information(distances, sigma2, UPPER).bits for sigma2 in (0.01, 0.1, 1, 10, 100)]
+    found = [
+        activation_information(distances, sigma2, UPPER).bits for sigma2 in (0.01, 0.1, 1, 10, 100)
+    ]
     assert found == sorted(found, reverse=True)
     assert found[-1] < found[0]
 
 
 def test_blocks_of_rows_and_of_elements_change_nothing() -> None:
     points = np.random.default_rng(4).normal(size=(31, 7)) / 2
-    whole = information(pairs(points), 0.1, UPPER)
-    some = information(pairs(points, 1, 4, 6), 0.1, UPPER, memory=3 * 8 * 3 * 31)
+    whole = activation_information(pairs(points), 0.1, UPPER)
+    some = activation_information(pairs(points, 1, 4, 6), 0.1, UPPER, memory=3 * 8 * 3 * 31)
     assert some.bits == pytest.approx(whole.bits, rel=1e-13)
     np.testing.assert_allclose(some.without, whole.without, rtol=1e-13)
 
 
 def test_what_all_points_share_rounds_nothing_away() -> None:
     points = np.random.default_rng(5).normal(size=(20, 3)) / 3
-    far = information(pairs(points + 1e7), 0.1, UPPER).bits
-    assert far == pytest.approx(information(pairs(points), 0.1, UPPER).bits, rel=1e-6)
+    far = activation_information(pairs(points + 1e7), 0.1, UPPER).bits
+    assert far == pytest.approx(activation_information(pairs(points), 0.1, UPPER).bits, rel=1e-6)
 
 
 def gaussian_bits(dimensions: int, spread2: float, sigma2: float, alpha: float) -> float:
@@ -318,7 +324,7 @@ def gaussian_bits(dimensions: int, spread2: float, sigma2: float, alpha: float) 
 def test_intervals_cover_what_other_records_give_on_average(dimensions: int, sigma2: float) -> None:
     generator = np.random.default_rng(7)
     found = [
-        information(pairs(generator.normal(size=(60, dimensions))), sigma2, UPPER)
+        activation_information(pairs(generator.normal(size=(60, dimensions))), sigma2, UPPER)
         for _ in range(600)
     ]
     truth = float(np.mean([each.bits for each in found]))
@@ -330,7 +336,10 @@ def test_intervals_cover_what_other_records_give_on_average(dimensions: int, sig
 @pytest.mark.slow
 def test_intervals_cover_the_integral_where_records_are_many_enough() -> None:
     generator = np.random.default_rng(8)
-    found = [information(pairs(generator.normal(size=(200, 1))), 0.5, UPPER) for _ in range(300)]
+    found = [
+        activation_information(pairs(generator.normal(size=(200, 1))), 0.5, UPPER)
+        for _ in range(300)
+    ]
     assert_covers([each.interval for each in found], gaussian_bits(1, 1.0, 0.5, UPPER), 0.93)
 
 

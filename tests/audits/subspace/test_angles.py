@@ -7,7 +7,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 
-from gradaudit.audits.subspace.comparing import DISTANCES, principal_angles, quick_angles
+from gradaudit.audits.subspace.comparing import (
+    DISTANCES,
+    principal_angles,
+    quick_angles,
+    subspace_distances,
+)
 
 Array = NDArray[np.float64]
 
@@ -60,8 +65,8 @@ def test_a_direction_that_is_lacking_makes_a_right_angle() -> None:
 def test_distances_are_those_of_ye_and_lim() -> None:
     """Each by a second definition, through projections and bases (table 2, and page 1193)."""
     first, second = at_angles(np.array([0.1, 0.6, 1.4]), 10)
-    angles = principal_angles(first, second)
-    found = {name: float(of(angles)) for name, of in DISTANCES.items()}
+    found = subspace_distances(first, second)._asdict()
+    np.testing.assert_allclose(found.pop("angles"), [0.1, 0.6, 1.4])
     projections = first @ first.T - second @ second.T
     left, _, right = np.linalg.svd(first.T @ second)
     assert found == pytest.approx(

@@ -11,6 +11,7 @@ from scipy import stats
 from gradaudit.audits.subspace.comparing import (
     ComparisonFamily,
     PrincipalAngles,
+    SubspaceDistances,
     distances,
     most_significant,
 )
@@ -22,8 +23,13 @@ from gradaudit.errors import NotApplicable
 Array = NDArray[np.float64]
 
 
+def distances_of(angles: Array) -> SubspaceDistances:
+    """The distances of one pair of subspaces at known angles."""
+    return SubspaceDistances(angles, **{n: float(d) for n, d in distances(angles).items()})
+
+
 def compared(angle: float, permuted: list[float]) -> PrincipalAngles:
-    return PrincipalAngles(np.array([angle]), distances(np.array(permuted)[:, None]))
+    return PrincipalAngles(distances_of(np.array([angle])), distances(np.array(permuted)[:, None]))
 
 
 def angles_of(vectors: Array, split: Split, memory: int = 1 << 20) -> PrincipalAngles:
@@ -54,8 +60,12 @@ def test_one_comparison_needs_no_correction() -> None:
 def test_the_comparison_that_stands_out_most_is_chosen_and_corrected() -> None:
     """Distances of different scale: in standard deviations the small one stands out."""
     generator = np.random.default_rng(0)
-    large = PrincipalAngles(np.array([1.0]), distances(generator.uniform(0.5, 1.5, size=(99, 1))))
-    small = PrincipalAngles(np.array([0.1]), distances(generator.uniform(0.01, 0.02, size=(99, 1))))
+    large = PrincipalAngles(
+        distances_of(np.array([1.0])), distances(generator.uniform(0.5, 1.5, size=(99, 1)))
+    )
+    small = PrincipalAngles(
+        distances_of(np.array([0.1])), distances(generator.uniform(0.01, 0.02, size=(99, 1)))
+    )
     assert most_significant([large, small]) == 1
     both = ComparisonFamily.of([large, small])
     assert both.p_values(small)["grassmann"] == small.p_value("grassmann") == 0.01
@@ -72,7 +82,9 @@ def test_the_corrected_p_value_keeps_its_level() -> None:
     found = []
     for _ in range(400):
         angles = generator.uniform(0.2, 1.2, size=(8, 40))
-        every = [PrincipalAngles(each[:1], distances(each[1:, None])) for each in angles]
+        every = [
+            PrincipalAngles(distances_of(each[:1]), distances(each[1:, None])) for each in angles
+        ]
         best = every[most_significant(every)]
         found.append(ComparisonFamily.of(every).p_values(best)["grassmann"])
     below = sum(p <= 0.1 for p in found)
@@ -113,7 +125,7 @@ def test_directions_of_single_gradients_by_hand() -> None:
         cosines = np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)
         return np.arccos(np.minimum(cosines, 1))
 
-    np.testing.assert_allclose(found.angles, angles(split.member), atol=1e-7)
+    np.testing.assert_allclose(found.observed.angles, angles(split.member), atol=1e-7)
     expected = [np.linalg.norm(angles(split.member[order])) for order in split.orders]
     np.testing.assert_allclose(found.permuted["grassmann"], expected, rtol=1e-6)
 
@@ -121,7 +133,7 @@ def test_directions_of_single_gradients_by_hand() -> None:
 def test_a_group_smaller_than_the_directions_needed() -> None:
     vectors = np.random.default_rng(5).normal(size=(40, 60))
     found = angles_of(vectors, split_of(5, 40))
-    assert (found.facts["k"], len(found.angles)) == (5, 5)
+    assert (found.facts["k"], len(found.observed.angles)) == (5, 5)
     assert found.facts["k_for_95_percent"] > 5  # type: ignore[operator]
 
 
@@ -129,7 +141,7 @@ def test_a_group_whose_gradients_are_zero_is_as_far_as_can_be() -> None:
     vectors = np.random.default_rng(6).normal(size=(20, 9))
     vectors[:8] = 0
     found = angles_of(vectors, split_of(8, 20))
-    np.testing.assert_allclose(found.angles, np.pi / 2)
+    np.testing.assert_allclose(found.observed.angles, np.pi / 2)
 
 
 def test_memory_changes_nothing() -> None:
@@ -173,7 +185,9 @@ def test_groups_that_together_span_everything_can_be_apart() -> None:
 def test_equal_distances_stand_out_by_nothing() -> None:
     """Their standard deviation is a rounding error: 0.1 a hundred times over has one of 4e-17."""
     equal = compared(0.1, [0.1] * 99)
-    varied = PrincipalAngles(np.array([1.0]), distances(np.linspace(0.1, 1.1, 99)[:, None]))
+    varied = PrincipalAngles(
+        distances_of(np.array([1.0])), distances(np.linspace(0.1, 1.1, 99)[:, None])
+    )
     family = ComparisonFamily.of([equal, varied])
     assert most_significant([equal, varied]) == 1
     assert family.p_values(varied)["grassmann"] == varied.p_value("grassmann")

@@ -16,7 +16,7 @@ from gradaudit.audits.vinfo.v_information import (
     entropy,
     estimate,
     macro_auroc,
-    v_information,
+    usable_information,
 )
 from gradaudit.core.statistics.intervals import student
 from gradaudit.families.base import class_weights
@@ -57,7 +57,7 @@ def told(
     seed: int = 0,
     **options: bool,
 ) -> UsableInformation:
-    return v_information(sets, prior, members, np.random.SeedSequence(seed), **options)
+    return usable_information(sets, prior, members, np.random.SeedSequence(seed), **options)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from gradaudit.core.statistics.correlation import pearson
-from gradaudit.core.statistics.intervals import resampled, skewed, student, wilson
+from gradaudit.core.statistics.intervals import nadeau_bengio, skewed, student, wilson
 from tests.coverage import covered
 
 
@@ -14,7 +14,7 @@ def test_students_interval_is_scipys_and_that_for_new_records_wider() -> None:
     values = np.random.default_rng(0).normal(size=20)
     expected = stats.t.interval(0.95, 19, values.mean(), stats.sem(values))
     np.testing.assert_allclose(student(values), expected)
-    ratio = np.diff(resampled(values, 30, 70)) / np.diff(student(values))
+    ratio = np.diff(nadeau_bengio(values, 30, 70)) / np.diff(student(values))
     assert ratio == pytest.approx(np.sqrt((1 / 20 + 30 / 70) * 20))
 
 

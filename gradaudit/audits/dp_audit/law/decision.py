@@ -25,8 +25,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, chndtr, ndtr
 
-from gradaudit.audits.dp_audit.law import bounds
-from gradaudit.audits.dp_audit.law.bounds import LowerBound, Method
+from gradaudit.audits.dp_audit.law.bounds import (
+    LowerBound,
+    Method,
+    epsilon_lower,
+    epsilon_of_errors,
+    epsilon_of_guesses,
+    epsilon_two_tailed,
+)
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.core.statistics.laws import normality
 
@@ -203,9 +209,9 @@ class Decision:
     ) -> LowerBound:
         """Compute the bound from the statistics (trials,) under each hypothesis."""
         if self.method == "clopper-pearson":
-            return bounds.lower_bound(null, alternative, self.low, delta=delta, alpha=alpha)
+            return epsilon_lower(null, alternative, self.low, delta=delta, alpha=alpha)
         ends = self.low, self.high
-        return bounds.tails_bound(null, alternative, ends, delta=delta, alpha=alpha)
+        return epsilon_two_tailed(null, alternative, ends, delta=delta, alpha=alpha)
 
 
 def best_decision(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> Decision:
@@ -230,13 +236,39 @@ def best_threshold(law: Law, trials: int, *, delta: float, alpha: float = 0.05) 
     """
     candidates = law.candidates()
     positives, negatives = law.error_rates(candidates)
-    expected = bounds.epsilon_lower(
+    expected = epsilon_of_errors(
         trials * positives, trials * negatives, trials, delta=delta, alpha=alpha
     )
     best = np.flatnonzero(expected >= expected.max() * (1 - _EQUAL))
     middle = best[len(best) // 2]
     threshold = float(candidates[middle])
     return Decision("clopper-pearson", threshold, threshold, float(expected[middle]))
+
+
+def pilot_threshold(
+    null: ArrayLike, alternative: ArrayLike, trials: int, *, delta: float, alpha: float = 0.05
+) -> float:
+    """Choose a threshold for ``epsilon_lower`` from a pilot split.
+
+    The one at which ε = max(ln((1 − δ − q)/p), ln((1 − δ − p)/q)) is largest for the errors that
+    the pilot lets expect (Kairouz, Oh and Viswanath 2015). Its releases are not counted again.
+
+    >>> rng = np.random.default_rng(0)
+    >>> null, alternative = rng.normal(size=1000), rng.normal(2, size=1000)
+    >>> threshold = pilot_threshold(null[:200], alternative[:200], 800, delta=1e-5)
+    >>> bound = epsilon_lower(null[200:], alternative[200:], threshold, delta=1e-5)
+    >>> 1 < bound.value < 7.4
+    True
+
+    Args:
+        null: (pilots,) statistics of pilot releases under the null hypothesis.
+        alternative: (pilots,) those under the alternative.
+        trials: releases under each hypothesis that will be counted.
+        delta: δ of the bound.
+        alpha: error probability of the bound.
+    """
+    law = PilotLaw(np.asarray(null, float), np.asarray(alternative, float))
+    return best_threshold(law, trials, delta=delta, alpha=alpha).low
 
 
 def best_tails(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> Decision:
@@ -252,7 +284,7 @@ def best_tails(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> D
         low, high = pairs
         right = trials * ((1 - negatives[high]) + (1 - positives[low]))
         wrong = trials * (positives[high] + negatives[low])
-        return bounds.epsilon_of_guesses(right, wrong, 2 * trials, delta=delta, alpha=alpha)
+        return epsilon_of_guesses(right, wrong, 2 * trials, delta=delta, alpha=alpha)
 
     last = len(candidates) - 1
     step = max(1, last // _COARSE)

@@ -33,11 +33,11 @@ All three agree with ``jax_privacy.auditing`` on the same guesses
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 from scipy.special import bdtrc, expit, ndtr, ndtri
 
@@ -60,8 +60,7 @@ _HIGHEST = 100.0
 _BISECTIONS = 45
 
 
-@dataclass(frozen=True)
-class CanaryGuesses:
+class CanaryGuesses(NamedTuple):
     """Number of guesses about canaries, and of right ones."""
 
     canaries: int
@@ -69,8 +68,7 @@ class CanaryGuesses:
     right: int
 
 
-@dataclass(frozen=True)
-class OneRunBound:
+class OneRunBound(NamedTuple):
     """A lower bound on ε, with the guesses that it rests on."""
 
     value: float
@@ -94,7 +92,7 @@ def p_value(guesses: CanaryGuesses, epsilon: float, delta: float) -> float:
 
 
 @cache
-def epsilon_one_run(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
+def epsilon_of_canaries(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
     """Bound ε from guesses made without the coins, at 0 ≤ δ < 1, with probability 1 − α."""
     return _largest_refuted(lambda epsilon: p_value(guesses, epsilon, delta) < alpha)
 
@@ -116,7 +114,7 @@ def mu_one_run(guesses: CanaryGuesses, *, alpha: float) -> float:
 
 
 @cache
-def epsilon_one_run_gaussian(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
+def epsilon_of_canaries_gaussian(guesses: CanaryGuesses, *, delta: float, alpha: float) -> float:
     """Bound ε from below if the trade-off is Gaussian, at 0 < δ < 1, with probability 1 − α."""
     return epsilon_gaussian(mu_one_run(guesses, alpha=alpha), delta)
 
@@ -145,36 +143,56 @@ def certain_count(canaries: int) -> int:
     return int(min(MOST_SHARE * canaries, max(LEAST_GUESSES, CERTAIN * canaries)))
 
 
-def one_run_bounds(
-    scores: FloatArray,
-    included: NDArray[np.bool_],
+def epsilon_one_run(
+    scores: ArrayLike,
+    included: ArrayLike,
     *,
     delta: float,
     alpha: float,
     unit: Unit = "client",
 ) -> tuple[OneRunBound, OneRunBound]:
-    """Compute two bounds from scores, for any run and for a Gaussian one, each at 1 − α.
+    """Lower-bound the epsilon of one training from its canaries' scores.
 
-    Scores of canary records are logarithms of likelihood ratios, those of clients any number.
+    Two bounds at 1 − α, of which the second needs a Gaussian trade-off: the largest ε at which so
+    many right guesses have a probability of α at most (Steinke, Nasr and Jagielski 2023, theorem
+    5.2), and the same of μ (Mahloujifar, Melis and Chaudhuri 2024, algorithm 3).
+
+    >>> included = np.arange(400) % 2 == 0
+    >>> plain, gaussian = epsilon_one_run(1.0 * included, included, delta=1e-5, alpha=0.05)
+    >>> round(plain.value, 3), round(gaussian.value, 3), plain.guesses.right
+    (4.487, 8.61, 400)
+
+    Args:
+        scores: (canaries,) higher of those that are in; of canary records the logarithms of
+            likelihood ratios.
+        included: (canaries,) what the fair coins said.
+        delta: δ, 0 < δ < 1.
+        alpha: probability, at most, that a bound exceeds the true epsilon.
+        unit: what a canary is; records are guessed about by the sign of their scores.
 
     Raises:
         NotApplicable: too few canaries are in, or out.
     """
+    scores, included = np.asarray(scores), np.asarray(included)
     _expect_canaries(included)
     if unit == "record":
         tried = [certain_guesses(scores, included)]
     else:
         tried = [guessed(scores, included, share) for share in SHARES]
     each = alpha / len(tried)
-    plain = [OneRunBound(epsilon_one_run(g, delta=delta, alpha=each), g) for g in tried]
-    sharper = [OneRunBound(epsilon_one_run_gaussian(g, delta=delta, alpha=each), g) for g in tried]
+    plain = [OneRunBound(epsilon_of_canaries(g, delta=delta, alpha=each), g) for g in tried]
+    sharper = [
+        OneRunBound(epsilon_of_canaries_gaussian(g, delta=delta, alpha=each), g) for g in tried
+    ]
     return max(plain, key=lambda bound: bound.value), max(sharper, key=lambda bound: bound.value)
 
 
 def one_run_ceiling(canaries: int, *, delta: float, alpha: float, unit: Unit = "client") -> float:
     """Compute the largest possible bound of so many canaries: no guess is wrong."""
     made, tried = (certain_count(canaries), 1) if unit == "record" else (canaries, len(SHARES))
-    return epsilon_one_run(CanaryGuesses(canaries, made, made), delta=delta, alpha=alpha / tried)
+    return epsilon_of_canaries(
+        CanaryGuesses(canaries, made, made), delta=delta, alpha=alpha / tried
+    )
 
 
 def _expect_canaries(included: NDArray[np.bool_]) -> None:

@@ -17,6 +17,7 @@ from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
 
 from gradaudit.core.noise_laws import NoisePlace
@@ -48,10 +49,17 @@ def epsilon_gaussian(mu: float, delta: float) -> float: ...
 @overload
 def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> FloatArray: ...
 def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> float | FloatArray:
-    """The smallest ε with δ(ε) ≤ δ, elementwise; by bisection, from above.
+    """Compute the epsilon of a Gaussian mechanism, elementwise.
 
-    δ(ε) falls in ε, and δ(ε) ≤ Φ(μ/2 − ε/μ) puts the root below μ²/2 − μ Φ⁻¹(δ). For μ ≥ 0,
-    sensitivity over noise and 0 < δ < 1; ε is 0 where μ is, and infinite where there is no noise.
+    The smallest ε with Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) ≤ δ (Balle and Wang 2018, theorem 8), by
+    bisection from above: the root is below μ²/2 − μ Φ⁻¹(δ).
+
+    >>> round(epsilon_gaussian(1.0, 1e-5), 4), round(epsilon_gaussian(20.0, 1e-5), 2)
+    (4.3772, 284.39)
+
+    Args:
+        mu: μ ≥ 0, sensitivity over noise; ε is 0 where it is 0, infinite where it is infinite.
+        delta: δ, 0 < δ < 1.
 
     Raises:
         ValueError: μ or δ is out of its range.
@@ -69,6 +77,32 @@ def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> float | FloatArray:
     free = log_delta_gaussian(0.0, safe) <= log_delta
     epsilon = np.where(regular, np.where(free, 0.0, high), np.where(mu > 0, np.inf, 0.0))
     return float(epsilon) if epsilon.ndim == 0 else epsilon
+
+
+def mu_gaussian(epsilon: float, delta: float) -> float:
+    """Compute the μ of the Gaussian mechanism that is (ε, δ)-private.
+
+    The inverse of ``epsilon_gaussian``: Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ, which grows in μ, as
+    its root by Brent's method. Noise of S/μ makes a sensitivity of S (ε, δ)-private.
+
+    >>> round(mu_gaussian(epsilon_gaussian(2.5, 1e-6), 1e-6), 9)
+    2.5
+
+    Args:
+        epsilon: ε > 0, finite.
+        delta: δ, 0 < δ < 1.
+
+    Raises:
+        ValueError: ε or δ is out of its range.
+    """
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise ValueError("mu_gaussian needs 0 < epsilon < inf and 0 < delta < 1")
+    most = math.sqrt(2 * epsilon) + 2 * float(ndtri((1 + delta) / 2))
+
+    def excess(mu: float) -> float:
+        return float(log_delta_gaussian(epsilon, mu)) - math.log(delta)
+
+    return float(brentq(excess, 1e-9, most, xtol=1e-13))
 
 
 def mu_of_mechanism(

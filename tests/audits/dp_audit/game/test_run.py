@@ -120,7 +120,7 @@ def test_a_law_that_hides_the_pair_can_test_no_claim_and_any_other_can() -> None
     certain = replace(game, result=DegenerateVerdict("the mechanism adds no noise", math.inf))
     assert (certain.untestable, certain.epsilon_lower) == ("", math.inf)
     assert game.score is not None
-    none = replace(game.score, bound=replace(game.score.bound, value=0.0))
+    none = replace(game.score, bound=game.score.bound._replace(value=0.0))
     assert isinstance(game.result, TrialsResult)
     silent = replace(game, result=replace(game.result, scores={"projection": none}))
     assert (silent.untestable, silent.epsilon_lower) == ("", 0.0), "a gap that the trials missed"

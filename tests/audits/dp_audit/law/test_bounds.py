@@ -12,12 +12,12 @@ from gradaudit.audits.dp_audit.law.bounds import (
     epsilon_by_direction,
     epsilon_ceiling,
     epsilon_lower,
+    epsilon_of_errors,
     epsilon_of_guesses,
     epsilon_of_rates,
+    epsilon_two_tailed,
     guesses_ceiling,
-    lower_bound,
     spared_guesses,
-    tails_bound,
 )
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.core.statistics.intervals import clopper_pearson_lower, clopper_pearson_upper
@@ -59,8 +59,8 @@ def test_both_directions():
     by_positives, by_negatives = epsilon_by_direction(4, 90, 500, delta=0.01, alpha=0.05)
     assert by_positives == pytest.approx(math.log((0.99 - negative) / positive))
     assert by_negatives == pytest.approx(math.log((0.99 - positive) / negative))
-    assert epsilon_lower(4, 90, 500, delta=0.01, alpha=0.05) == by_positives
-    assert epsilon_lower(90, 4, 500, delta=0.01, alpha=0.05) == by_positives
+    assert epsilon_of_errors(4, 90, 500, delta=0.01, alpha=0.05) == by_positives
+    assert epsilon_of_errors(90, 4, 500, delta=0.01, alpha=0.05) == by_positives
 
 
 def test_rates_without_a_gain_give_zero():
@@ -74,7 +74,7 @@ def test_bound_is_below_the_ceiling_and_falls_with_errors_delta_and_confidence(
     positives, negatives, delta, alpha
 ):
     def bound(*counts, delta=delta, alpha=alpha):
-        return epsilon_lower(*counts, TRIALS, delta=delta, alpha=alpha)
+        return epsilon_of_errors(*counts, TRIALS, delta=delta, alpha=alpha)
 
     found = bound(positives, negatives)
     assert 0 <= found <= epsilon_ceiling(TRIALS, delta=delta, alpha=alpha) < math.inf
@@ -88,7 +88,7 @@ def test_bound_is_below_the_ceiling_and_falls_with_errors_delta_and_confidence(
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0, 2.0])
 def test_exact_coverage_for_every_pair_of_rates_on_the_boundary(epsilon, delta):
     counts = np.arange(TRIALS + 1)
-    bounds = epsilon_lower(counts[:, np.newaxis], counts, TRIALS, delta=delta, alpha=0.05)
+    bounds = epsilon_of_errors(counts[:, np.newaxis], counts, TRIALS, delta=delta, alpha=0.05)
     worst = 0.0
     for positive in np.linspace(0, (1 - delta) / math.exp(epsilon), 41):
         negative = 1 - delta - math.exp(epsilon) * positive
@@ -123,8 +123,8 @@ def test_counts_of_many_audits_at_once():
 def test_lower_bound_says_what_it_rests_on():
     null = np.repeat([0.0, 1.0], [990, 10])
     alternative = np.repeat([0.0, 1.0], [300, 700])
-    bound = lower_bound(null, alternative, 0.5, delta=1e-5, alpha=0.1)
-    assert bound.value == epsilon_lower(10, 300, 1000, delta=1e-5, alpha=0.1)
+    bound = epsilon_lower(null, alternative, 0.5, delta=1e-5, alpha=0.1)
+    assert bound.value == epsilon_of_errors(10, 300, 1000, delta=1e-5, alpha=0.1)
     assert bound.ceiling == epsilon_ceiling(1000, delta=1e-5, alpha=0.1)
     assert bound.evidence == {
         "false_positives": 10,
@@ -136,15 +136,15 @@ def test_lower_bound_says_what_it_rests_on():
 
 
 def test_separated_hypotheses_reach_the_ceiling_and_the_other_direction_is_named():
-    separated = lower_bound([0] * 50, [1] * 50, 1, delta=0)
+    separated = epsilon_lower([0] * 50, [1] * 50, 1, delta=0)
     assert separated.flawless
     assert separated.value == separated.ceiling
     null, alternative = [1] * 20 + [0] * 30, [1] * 50
-    assert lower_bound(null, alternative, 1, delta=0).evidence["direction"] == "false negatives"
+    assert epsilon_lower(null, alternative, 1, delta=0).evidence["direction"] == "false negatives"
 
 
 def test_numbers_of_trials_may_be_unequal():
-    found = lower_bound([0] * 90 + [1] * 10, [1] * 180 + [0] * 20, 1, delta=0, alpha=0.05)
+    found = epsilon_lower([0] * 90 + [1] * 10, [1] * 180 + [0] * 20, 1, delta=0, alpha=0.05)
     positive = clopper_pearson_upper(10, 100, 0.025)
     negative = clopper_pearson_upper(20, 200, 0.025)
     expected = max(math.log((1 - negative) / positive), math.log((1 - positive) / negative))
@@ -162,7 +162,7 @@ def test_numbers_of_trials_may_be_unequal():
 )
 def test_lower_bound_refuses(null, alternative, options, message):
     with pytest.raises(ValueError, match=message):
-        lower_bound(null, alternative, 0, **{"delta": 0.0, **options})
+        epsilon_lower(null, alternative, 0, **{"delta": 0.0, **options})
 
 
 def test_bound_inverts_the_binomial_tail_of_randomised_response():
@@ -213,13 +213,13 @@ def test_bound_rises_with_right_and_falls_with_wrong_guesses(right, wrong):
 def test_both_tails_are_guessed_and_nothing_between():
     null = [-3.0] * 30 + [0.0] * 50 + [2.0] * 2
     alternative = [-3.0] * 1 + [0.0] * 40 + [2.0] * 40
-    bound = tails_bound(null, alternative, (-1.0, 2.0), delta=1e-5, alpha=0.05)
+    bound = epsilon_two_tailed(null, alternative, (-1.0, 2.0), delta=1e-5, alpha=0.05)
     assert bound.evidence == {"guesses": 73, "wrong": 3, "spared_for_delta": 1}
     assert bound.value == epsilon_of_guesses(70, 3, 163, delta=1e-5, alpha=0.05)
     assert bound.ceiling == guesses_ceiling(163, delta=1e-5, alpha=0.05)
     assert (bound.method, bound.thresholds) == ("two-tailed guesses", (-1.0, 2.0))
     assert not bound.flawless
-    assert tails_bound([0] * 9, [1] * 9, (1, 1), delta=0).flawless
+    assert epsilon_two_tailed([0] * 9, [1] * 9, (1, 1), delta=0).flawless
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.02])

@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 from gradaudit.audits.dp_audit.law.bounds import (
     count_errors,
-    epsilon_lower,
+    epsilon_of_errors,
     epsilon_of_rates,
 )
 from gradaudit.audits.dp_audit.law.decision import PilotLaw, ProjectionLaw, best_threshold
@@ -85,7 +85,7 @@ def exceedances(mechanism, seed, bound):
 def bound_at(threshold):
     def bound(null, alternative):
         counts = count_errors(null, alternative, threshold)
-        return epsilon_lower(*counts, TRIALS, delta=DELTA, alpha=ALPHA)
+        return epsilon_of_errors(*counts, TRIALS, delta=DELTA, alpha=ALPHA)
 
     return bound
 

@@ -8,10 +8,10 @@ from scipy.stats import chi2, kstest, ncx2, norm
 from gradaudit.audits.dp_audit.law.bounds import (
     epsilon_ceiling,
     epsilon_lower,
+    epsilon_of_errors,
     epsilon_of_guesses,
+    epsilon_two_tailed,
     guesses_ceiling,
-    lower_bound,
-    tails_bound,
 )
 from gradaudit.audits.dp_audit.law.decision import (
     Decision,
@@ -185,7 +185,7 @@ def test_of_equal_thresholds_the_middle_one_is_taken():
 
     chosen = best_threshold(Steps(), 1000, delta=1e-3, alpha=0.1)
     assert (chosen.method, chosen.low, chosen.high) == ("clopper-pearson", 4.0, 4.0)
-    assert chosen.expected == epsilon_lower(10, 20, 1000, delta=1e-3, alpha=0.1)
+    assert chosen.expected == epsilon_of_errors(10, 20, 1000, delta=1e-3, alpha=0.1)
 
 
 def test_of_equal_pairs_that_nearest_to_their_mean_is_taken():
@@ -254,10 +254,10 @@ def test_bounds_are_asked_for_as_they_were_decided():
     null, alternative = np.array([0.0] * 40 + [3.0] * 4), np.array([0.0] * 5 + [3.0] * 45)
     single = Decision("clopper-pearson", 1.0, 2.0, 0.0)
     found = single.bound(null, alternative, delta=0.01, alpha=0.1)
-    assert found == lower_bound(null, alternative, 1.0, delta=0.01, alpha=0.1)
+    assert found == epsilon_lower(null, alternative, 1.0, delta=0.01, alpha=0.1)
     both = replace(single, method="two-tailed guesses")
     found = both.bound(null, alternative, delta=0.01, alpha=0.1)
-    assert found == tails_bound(null, alternative, (1.0, 2.0), delta=0.01, alpha=0.1)
+    assert found == epsilon_two_tailed(null, alternative, (1.0, 2.0), delta=0.01, alpha=0.1)
 
 
 @pytest.mark.parametrize("elements", [1, 7])
@@ -307,7 +307,7 @@ def test_recommended_threshold_is_near_the_best_one(mu):
 
     def mean_bound(tau):
         counts = [rng.binomial(TRIALS, rate, 4000) for rate in law.error_rates(tau)]
-        return float(np.mean(epsilon_lower(*counts, TRIALS, delta=DELTA, alpha=0.05)))
+        return float(np.mean(epsilon_of_errors(*counts, TRIALS, delta=DELTA, alpha=0.05)))
 
     best = max(mean_bound(tau) for tau in np.linspace(mu / 2, mu / 2 + 4, 81))
     assert mean_bound(chosen.low) == pytest.approx(best, abs=0.03)
@@ -319,7 +319,7 @@ def test_pilot_sees_less_noise_than_claimed_where_the_claimed_law_is_blind():
     rng = np.random.default_rng(29)
     pilot = PilotLaw(*real.sample(200, rng))
     bounds = [
-        lower_bound(
+        epsilon_lower(
             *real.sample(TRIALS, rng), best_threshold(law, TRIALS, delta=DELTA).low, delta=DELTA
         ).value
         for law in (claimed, pilot)

@@ -13,11 +13,11 @@ from gradaudit.audits.dp_audit.law.one_run_bounds import (
     CanaryGuesses,
     certain_count,
     certain_guesses,
+    epsilon_of_canaries,
+    epsilon_of_canaries_gaussian,
     epsilon_one_run,
-    epsilon_one_run_gaussian,
     guessed,
     mu_one_run,
-    one_run_bounds,
     one_run_ceiling,
     p_value,
 )
@@ -32,8 +32,8 @@ ALPHA, DELTA = 0.05, 1e-5
 def test_bounds_are_those_of_jax_privacy(row: dict[str, Any]) -> None:
     guesses = CanaryGuesses(row["canaries"], row["made"], row["right"])
     at = {"delta": row["delta"], "alpha": row["alpha"]}
-    assert epsilon_one_run(guesses, **at) == pytest.approx(row["plain"], abs=1e-6)
-    assert epsilon_one_run_gaussian(guesses, **at) == pytest.approx(row["gaussian"], abs=1e-6)
+    assert epsilon_of_canaries(guesses, **at) == pytest.approx(row["plain"], abs=1e-6)
+    assert epsilon_of_canaries_gaussian(guesses, **at) == pytest.approx(row["gaussian"], abs=1e-6)
 
 
 def test_without_delta_the_p_value_is_a_binomial_tail_and_perfect_guesses_have_a_closed_form() -> (
@@ -43,7 +43,7 @@ def test_without_delta_the_p_value_is_a_binomial_tail_and_perfect_guesses_have_a
     tail = stats.binom.sf(30, 40, 1 / (1 + math.exp(-0.7)))
     assert p_value(guesses, 0.7, 0.0) == pytest.approx(tail, rel=1e-12)
     rate = ALPHA ** (1 / 50)
-    perfect = epsilon_one_run(CanaryGuesses(50, 50, 50), delta=0.0, alpha=ALPHA)
+    perfect = epsilon_of_canaries(CanaryGuesses(50, 50, 50), delta=0.0, alpha=ALPHA)
     assert perfect == pytest.approx(math.log(rate / (1 - rate)), rel=1e-9)
     assert one_run_ceiling(50, delta=0.0, alpha=4 * ALPHA) == pytest.approx(perfect)
 
@@ -75,7 +75,7 @@ def test_the_most_certain_guesses_are_those_of_the_largest_ratios() -> None:
     included = np.array([True, False, True, True, False, True, True, False, True, True])
     assert certain_guesses(ratios, included) == CanaryGuesses(10, 4, 3)  # -3, 2, -1, .6
     assert [certain_count(m) for m in (10, 100, 300, 20_000)] == [4, 40, 60, 720]
-    perfect = epsilon_one_run(CanaryGuesses(100, 40, 40), delta=DELTA, alpha=ALPHA)
+    perfect = epsilon_of_canaries(CanaryGuesses(100, 40, 40), delta=DELTA, alpha=ALPHA)
     assert one_run_ceiling(100, delta=DELTA, alpha=ALPHA, unit="record") == perfect
 
 
@@ -88,21 +88,21 @@ def test_the_bound_of_records_holds_where_the_run_is_randomised_response(epsilon
     kept = draws.random(included.shape) < truth
     ratios = epsilon * np.where(included == kept, 1.0, -1.0)
     at: dict[str, Any] = {"delta": 1e-12, "alpha": ALPHA, "unit": "record"}
-    bounds = [one_run_bounds(s, i, **at)[0].value for s, i in zip(ratios, included, strict=True)]
+    bounds = [epsilon_one_run(s, i, **at)[0].value for s, i in zip(ratios, included, strict=True)]
     beyond = int((np.array(bounds) > epsilon).sum())
     assert 0.2 * ALPHA * 1000 < beyond <= stats.binom.ppf(0.999, 1000, ALPHA)
 
 
 def test_nothing_is_shown_by_guesses_that_are_right_by_chance() -> None:
     guesses = CanaryGuesses(100, 100, 55)
-    assert epsilon_one_run(guesses, delta=DELTA, alpha=ALPHA) == 0
+    assert epsilon_of_canaries(guesses, delta=DELTA, alpha=ALPHA) == 0
     assert mu_one_run(guesses, alpha=ALPHA) == 0
 
 
 def test_few_canaries_are_refused() -> None:
     included = np.arange(60) < 19
     with pytest.raises(NotApplicable, match="19 of 60 canaries are on one side; 20 are needed"):
-        one_run_bounds(np.zeros(60), included, delta=DELTA, alpha=ALPHA)
+        epsilon_one_run(np.zeros(60), included, delta=DELTA, alpha=ALPHA)
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_bounds_hold_in_gaussian_runs(mu: float) -> None:
     for _ in range(200):
         included = draws.random(100) < 0.5
         scores = draws.standard_normal(100) + mu * included
-        bounds = one_run_bounds(scores, included, delta=DELTA, alpha=ALPHA)
+        bounds = epsilon_one_run(scores, included, delta=DELTA, alpha=ALPHA)
         values = np.array([bound.value for bound in bounds])
         beyond, shown = beyond + (values > truth), shown + values / 200
     assert (beyond <= stats.binom.ppf(0.999, 200, ALPHA)).all()
