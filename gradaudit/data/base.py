@@ -29,8 +29,7 @@ class DataAdapter(ABC):
         classes: names of the classes in the order of the model's outputs, with commas between
             them, or a file with one a line; those that no record has may be among them.
         reading: how the model that gets the records reads texts, if it does; no option.
-        takes: how many arguments the model takes by position, at least and at most, where that is
-            known; no option.
+        arguments: how many arguments the model needs by position; no option.
     """
 
     name: ClassVar[str]
@@ -42,7 +41,7 @@ class DataAdapter(ABC):
     source: str = ""
     classes: str | None = None
     reading: TextModel | None = None
-    takes: tuple[int, int] | None = None
+    arguments: int = 1
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:
@@ -55,7 +54,7 @@ class DataAdapter(ABC):
         source = spec.rest if spec.scheme else ""
         if bool(source) != cls.needs_source:
             raise UsageError(f"{spec.text}: is not understood; write {cls.example}")
-        options = arguments(spec, cls, given=("source", "reading", "takes"))
+        options = arguments(spec, cls, given=("source", "reading", "arguments"))
         if "attribute" in (field.name for field in fields(cls)):
             options["attribute"] = (*options.get("attribute", ()), *attributes)
         return cls(source=source, **options)

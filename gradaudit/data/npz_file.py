@@ -59,6 +59,7 @@ class NpzFile(PictureAdapter):
 
     def load(self) -> Records:
         """Read the arrays."""
+        named_label(self.label, self.labels, "KEY", self.source)
         asked = (self.inputs, self.label, *self.attribute, self.user, self.member)
         archive = read_arrays(Path(self.source), filter(None, asked))
         attributes = choose_all(self.attribute, archive.keys, self.source, "key")
@@ -76,8 +77,7 @@ class NpzFile(PictureAdapter):
         )
 
     def _labels(self, archive: Archive, records: int) -> Labels:
-        key = named_label(self.label, self.labels, "KEY", self.source)
-        if key is None:
+        if (key := self.label) is None:
             return no_labels(records, self.source)
         names = archive.names(key) or archive.names("class")
         return labels_of_array(archive[key], archive.origin(key), names, self.task)

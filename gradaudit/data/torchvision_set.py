@@ -10,7 +10,7 @@ from gradaudit.core.text import first_line
 from gradaudit.core.user_code import import_torchvision
 from gradaudit.data.common.checks import choose
 from gradaudit.data.common.picture_files import PictureAdapter
-from gradaudit.data.common.user_data import records_of_items
+from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
@@ -50,7 +50,7 @@ class TorchvisionSet(PictureAdapter):
                 f"torchvision:{self.source}: cannot be read from {root} "
                 f"({first_line(error)}){fetch}"
             ) from error
-        records = records_of_items(pictures, f"torchvision:{self.source}", self.prepared)
+        records = records_of(pictures, f"torchvision:{self.source}", prepare=self.prepared)
         read = part.get("split", "train" if part.get("train") else "test")
         named = {"split": read} if {"train", "split"} & part.keys() else {}
         return replace(records, notes={**records.notes, **named})

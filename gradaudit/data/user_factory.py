@@ -1,8 +1,8 @@
 """Data from a function in the user's own file."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
@@ -10,23 +10,22 @@ from gradaudit.core.specs import Spec, arguments
 from gradaudit.core.text import first_line
 from gradaudit.core.user_code import load_callable
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, GradauditError, foreign
 
 
-def _layout(
+def _options(
     *,
     labels: Literal["given", "none"] = "given",
     inputs: int | None = None,
     records: int | None = None,
-) -> ItemLayout:
+) -> dict[str, Any]:
     """Options that every factory function takes, unless it has a parameter of that name."""
-    return ItemLayout(unlabelled=labels == "none", inputs=inputs, records=records)
+    return {"unlabelled": labels == "none", "inputs": inputs, "records": records}
 
 
-_WORDS = tuple(inspect.signature(_layout).parameters)
+_WORDS = tuple(inspect.signature(_options).parameters)
 
 
 def _pairs(spec: Spec, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
@@ -42,23 +41,20 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class UserFactory(DataAdapter):
-    """Data from a user's function, which returns records, or arrays that become records.
+    """Data from a user's function, which returns one of the documented forms.
 
-    The options of the spec are the function's keyword parameters. It may return ``Records``, a
-    pair (inputs, labels), a mapping of ``inputs``, ``labels``, ``attributes``, ``users``,
-    ``members``, ``classes`` and ``columns``, or a ``Dataset`` or ``DataLoader`` of torch. Its items
-    are pairs (input, label), triples with an attribute (or, where the model takes several
-    arguments or ``inputs=N`` is said, as many inputs before the label), or mappings of an input
-    (``image``, ``pixel_values``, ``input_ids``, ``x``, …), a label (``label``, ``y``, …) and
-    attributes. Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens,
-    masks); in an item that is a mapping, arrays beside the input are such arguments. Labels may
-    be a mapping or a tuple of arrays, which a loss of the user's gets whole. ``labels=none``
-    says that there are no labels: then the arrays of an item, or a tuple of arrays, are all
-    inputs. Of a data set that is a stream the first records are taken, ``records=N`` or 10,000.
-    Batches of different widths are padded to the widest where a mask says what is filled.
+    The options of the spec are the function's keyword parameters. It may return ``Records``; a pair
+    (inputs, labels); a mapping of ``inputs``, ``labels``, ``attributes``, ``users``, ``members``,
+    ``classes`` and ``columns``; or a data set, loader or iterable of pairs (input, label), triples
+    with an attribute, or mappings of arrays (the model's arguments by name), a label (``labels``,
+    ``label``, ``y``, ``target``), ``user``, ``member`` and attributes. Several inputs, and several
+    labels for a loss of the user's, are a mapping or a tuple of arrays. Of an item that is a tuple
+    as many parts are inputs as the model needs arguments, or ``inputs=N``. ``labels=none`` says
+    that there are inputs alone. Of what has no length the first records are taken, ``records=N`` or
+    10,000.
 
     Attributes:
-        layout: what was said of items, by ``labels=none``, ``inputs=N`` and ``records=N``.
+        layout: what was said by ``labels=none``, ``inputs=N`` and ``records=N``.
     """
 
     name: ClassVar[str] = "file"
@@ -68,24 +64,24 @@ class UserFactory(DataAdapter):
     example: ClassVar[str] = "path/to/file.py:factory?k=v"
 
     factory: Callable[[], Any]
-    layout: ItemLayout = ItemLayout()  # noqa: RUF009 - it is frozen
+    layout: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:
         """The function that a spec names, with its options; its attributes are its own affair."""
         function = load_callable(spec.name, "--data")
         ours = [key for key, _ in spec.pairs if key in _WORDS and not _takes(function, key)]
-        settings = arguments(replace(spec, pairs=_pairs(spec, ours)), _layout)
+        settings = arguments(replace(spec, pairs=_pairs(spec, ours)), _options)
         rest = _pairs(spec, [key for key, _ in spec.pairs if key not in ours])
         factory = partial(function, **arguments(replace(spec, pairs=rest), function))
-        return cls(source=spec.name, factory=factory, layout=_layout(**settings))
+        return cls(source=spec.name, factory=factory, layout=_options(**settings))
 
     def load(self) -> Records:
         """Call the function."""
-        layout = replace(self.layout, takes=self.takes)
+        layout = {**self.layout, "inputs": self.layout.get("inputs") or self.arguments}
         try:
             with foreign():
-                return records_of(self.factory(), self.source, layout)
+                return records_of(self.factory(), self.source, **layout)
         except GradauditError:
             raise
         except Exception as error:

@@ -13,7 +13,6 @@ from torch import nn
 from gradaudit.config import SubjectSettings
 from gradaudit.core.randomness import rng
 from gradaudit.data import expect_attributes, load_records
-from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.packing import InputPart, Kind
 from gradaudit.data.common.packing import in_order as in_places
 from gradaudit.data.common.roles import in_order
@@ -178,8 +177,9 @@ def _probabilities(view: FunctionalModel, inputs: torch.Tensor) -> list[str]:
 
 def _records_for(model: nn.Module, settings: SubjectSettings, data: object | None) -> Records:
     """Returns data in memory, or what ``--data`` names, in the form that the model takes."""
+    least, _ = positional_arguments(model) or (1, 1)
     if data is not None:
-        records = records_of(data, "data", ItemLayout(takes=positional_arguments(model)))
+        records = records_of(data, "data", inputs=max(1, least))
         return replace(records, adapter=records.adapter or "memory")
     spec = _needed(settings.data, "--data")
     expect_data_of(model, spec)
@@ -187,7 +187,7 @@ def _records_for(model: nn.Module, settings: SubjectSettings, data: object | Non
         spec,
         attributes=settings.attribute,
         reading=reading_of(model),
-        takes=positional_arguments(model),
+        arguments=max(1, least),
     )
     return records if "classes=" in spec else _in_order_of(class_names(model), records, spec)
 

@@ -55,7 +55,7 @@ def test_an_attribute_that_the_function_does_not_give(program: Program) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        ("def make():\n    return 3", DataError, "returns int; return Records"),
+        ("def make():\n    return 3", DataError, "returns int; the forms are: Records"),
         ("def make():\n    return None", DataError, "returns NoneType"),
         ("def make():\n    1 / 0", DataError, "failed with ZeroDivisionError: division by zero"),
         ("def make():\n    exit(0)", DataError, "failed with SystemExit: 0"),
@@ -182,17 +182,19 @@ def attributed(codes: list[int]) -> Records:
         ("a text", "returns str"),
         (INPUTS, "returns Tensor"),
         (Pairs(), "is empty"),
-        (Pairs((INPUTS[0], 1, 2, 3)), "item 0 is tuple of 4; a pair"),
+        (Pairs((INPUTS[0], 1, 2, 3)), "item 0 is tuple of 4, and an input and a label"),
         (Pairs((INPUTS[0], 1, 2), (INPUTS[1], 0)), "'attribute' is missing in some items"),
-        (Pairs({"pixels": INPUTS[0], "y": 1}), "item 0 has pixels, y; an input (inputs, input"),
-        (DataLoader(TensorDataset(INPUTS)), "item 0 is tuple of 1; a pair"),
+        (Pairs({"pixels": INPUTS[0], "age": 1}), "item 0 has pixels, age; arrays and a label"),
+        (Pairs({"age": 3, "y": 1}), "item 0 has age, y; arrays and a label"),
+        (DataLoader(TensorDataset(INPUTS)), "item 0 is tuple of 1, and an input and a label"),
+        (Pairs((INPUTS[0], 1, INPUTS[0])), "attribute attribute is an array, and one value"),
         (Pairs(({"a": INPUTS[0]}, 1), ({"b": INPUTS[1]}, 0)), "of item 1 are not those of item 0"),
-        (DataLoader(Pairs(*[((INPUTS[0],) * 3, 1)] * 2), 2), "parts are of 3, 2 records"),
-        (DataLoader(Pairs(*[((INPUTS[0],) * 2, 1)] * 2), 2), "batch 0: a list of 2 arrays of as"),
-        (Pairs(((INPUTS[0], INPUTS[1]), 1)), "the input of item 0 is 2 arrays; give several"),
-        (Pairs(((INPUTS[0], LABELS[0]), 1)), "the input of item 0 is 2 arrays; give several"),
-        (((INPUTS, INPUTS, INPUTS[:, :1]), LABELS), "f: inputs: are 3 arrays; give several"),
-        (Pairs((INPUTS[0], 1), (INPUTS[1][:1], 0)), "input 1 is of shape (1,) and input 0 of (2,)"),
+        (Pairs((INPUTS[0], 1), 3), "item 1 is int of 1"),
+        (
+            DataLoader(Pairs(*[((INPUTS[0],) * 3, 1)] * 2), 2),
+            "batch 0: holds list, in which",
+        ),
+        (Pairs((INPUTS[0], 1), (INPUTS[1][:1], 0)), "item 1 is of shape (1,) and item 0 of (2,)"),
         (Records(inputs=INPUTS[:0], labels=LABELS[:0]), "there are no records"),
         (Records(inputs=INPUTS, labels=LABELS[:1]), "labels: has 1 entries for 2 records"),
         (Records(inputs=INPUTS, labels=LABELS, users=np.array(["u"])), "users: has 1 entries"),
@@ -377,21 +379,17 @@ def test_a_loader_that_shuffles_gives_the_same_records_each_time() -> None:
     assert sorted(first.labels.tolist()) == sorted(Y.tolist())
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize(
-    "collate",
-    [
-        lambda items: tuple(zip(*items, strict=True)),
-        lambda items: [*map(list, zip(*items, strict=True))],
-    ],
-    ids=["tuples", "lists"],
-)
-def test_batches_may_list_their_records_however_many_there_are(collate: Any, size: int) -> None:
-    pictures = torch.rand(6, size, 4, 2, generator=torch.Generator().manual_seed(0))
-    items = Pairs(*zip(pictures, [0, 1, 0, 1, 1, 0], strict=True))
-    records = records_of(DataLoader(items, size, collate_fn=collate), "f")
-    assert torch.equal(records.inputs, pictures)
-    assert records.labels.tolist() == [0, 1, 0, 1, 1, 0]
+@pytest.mark.parametrize("inputs", [(X, X + 1), {"0": X, "1": X + 1}], ids=["place", "name"])
+def test_several_inputs_are_a_tuple_or_a_mapping(inputs: Any) -> None:
+    whole = records_of({"inputs": inputs, "labels": Y}, "f")
+    rows = [
+        {k: v[i] for k, v in inputs.items()} if isinstance(inputs, dict) else (X[i], X[i] + 1)
+        for i in range(6)
+    ]
+    items = records_of(list(zip(rows, Y, strict=True)), "f")
+    for records in (whole, items):
+        assert [part.name for part in records.parts] == ["0", "1"]
+        assert torch.equal(records.inputs, torch.cat([X, X + 1], dim=1))
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3)])

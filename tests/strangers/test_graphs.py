@@ -1,6 +1,5 @@
-"""Graphs as PyTorch Geometric gives them are told the dense form, which is audited."""
+"""Graphs are audited in a dense form; as PyTorch Geometric gives them they are refused."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from gradaudit.config import SubjectSettings
-from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import DataError
 from gradaudit.gradients.per_sample import per_sample_gradients
@@ -67,12 +65,6 @@ def collated(graphs: list[Graph]) -> Batched:
     )  # fmt: skip
 
 
-class Stream(IterableDataset[Graph]):
-    def __iter__(self) -> Iterator[Graph]:
-        return iter(GRAPHS)
-
-
-@pytest.mark.parametrize("unlabelled", [False, True])
 @pytest.mark.parametrize(
     "returned",
     [
@@ -80,18 +72,11 @@ class Stream(IterableDataset[Graph]):
         collated(GRAPHS),
         DataLoader(GRAPHS, 2, collate_fn=collated),  # type: ignore[arg-type]
         [(graph, 1) for graph in GRAPHS],
-        Stream(),
     ],
-    ids=["list", "batch", "loader", "pairs", "stream"],
+    ids=["list", "batch", "loader", "pairs"],
 )
-def test_graphs_of_edges_are_told_the_form(returned: Any, unlabelled: bool) -> None:
-    with pytest.raises(DataError, match=r"has a graph .*'adj'.* one graph is one record$"):
-        records_of(returned, "data.py:make", ItemLayout(unlabelled=unlabelled))
-
-
-@pytest.mark.parametrize("returned", [LABELLED, [LABELLED]], ids=["alone", "list"])
-def test_labels_of_nodes_are_told_that_nodes_couple(returned: Any) -> None:
-    with pytest.raises(DataError, match=r"one record, its nodes couple: labels are \(graphs, nod"):
+def test_graphs_of_edges_are_none_of_the_forms(returned: Any) -> None:
+    with pytest.raises(DataError, match=r"data\.py:make"):
         records_of(returned, "data.py:make")
 
 

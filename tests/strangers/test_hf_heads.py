@@ -153,8 +153,7 @@ def test_classes_of_a_folder_of_pictures_have_the_order_of_the_model(tmp_path: P
 def test_the_ends_of_an_answer_are_two_labels(tmp_path: Path) -> None:
     _, _, inputs, labels = HEADS["BertForQuestionAnswering"]
     items = [
-        {**{name: part[k] for name, part in inputs.items()}, "start_positions": start,
-         "end_positions": torch.tensor(end)}
+        {**{name: part[k] for name, part in inputs.items()}, "labels": [start, end]}
         for k, (start, end) in enumerate(labels.tolist())
     ]  # fmt: skip
     records = records_of(items, "data")

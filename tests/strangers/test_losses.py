@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 import gradaudit
 from gradaudit.config import SubjectSettings
 from gradaudit.data import describe, load_records
-from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import AuditError, DataError, UsageError
 from gradaudit.federation.federated_training import train_rounds
@@ -307,7 +306,7 @@ def subject_of(case: Case, function: Callable[..., Tensor] | None = None) -> Sub
     torch.manual_seed(0)
     given = function or case.loss
     loss = given if isinstance(given, Loss) else CustomLoss(given, "losses.py:loss")
-    records = records_of(case.data, "data.py:make", ItemLayout(unlabelled=case.unlabelled))
+    records = records_of(case.data, "data.py:make", unlabelled=case.unlabelled)
     settings = SubjectSettings(device="cpu")
     return open_subject(settings, model=case.model(), records=records, loss=loss)
 
@@ -434,9 +433,9 @@ def test_a_defense_that_appends_to_the_outputs_is_refused_for_several() -> None:
 
 def test_three_arrays_are_no_attribute() -> None:
     items = list(zip(X, OTHER, THIRD, strict=True))
-    with pytest.raises(DataError, match="say labels=none, and the three are inputs"):
+    with pytest.raises(DataError, match="say inputs=N or labels=none"):
         records_of(items, "data.py:make")
-    records = records_of(items, "data.py:make", ItemLayout(unlabelled=True))
+    records = records_of(items, "data.py:make", unlabelled=True)
     assert (records.attributes, records.unlabelled) == ({}, True)
     assert [part.name for part in records.parts] == ["0", "1", "2"]
     assert torch.equal(records.inputs, torch.cat([X, OTHER, THIRD], dim=1))
@@ -445,7 +444,7 @@ def test_three_arrays_are_no_attribute() -> None:
 def test_a_value_beside_inputs_without_labels_is_an_attribute() -> None:
     people = np.array(["ann", "bob"] * 3)
     items = [((x, other), who) for x, other, who in zip(X, OTHER, people, strict=True)]
-    records = records_of(items, "data.py:make", ItemLayout(unlabelled=True))
+    records = records_of(items, "data.py:make", unlabelled=True)
     assert records.attributes["attribute"].values == ("ann", "bob")
     assert torch.equal(records.inputs, torch.cat([X, OTHER], dim=1))
 

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gradaudit
 from gradaudit.config import SubjectSettings
-from gradaudit.data.common.items import ItemLayout
 from gradaudit.data.common.packing import arguments
 from gradaudit.data.common.user_data import records_of
 from gradaudit.errors import DataError
@@ -118,13 +117,11 @@ def test_a_model_of_one_argument_has_an_attribute_third() -> None:
     assert subject.records.attributes["attribute"].codes.tolist() == GROUP.tolist()
 
 
-def test_what_may_be_either_is_asked_for() -> None:
+def test_how_many_are_inputs_may_be_said() -> None:
     data = TensorDataset(LEFT, RIGHT[:, :2], CLASS)
-    with pytest.raises(DataError, match=r"say inputs=2 in --data .* inputs=1 where the second is"):
-        open_subject(SubjectSettings(device="cpu"), model=Optional(), records=data)
-    two = records_of(data, "d", ItemLayout(inputs=2, takes=(1, 2)))
+    two = records_of(data, "d", inputs=2)
     assert [part.name for part in two.parts] == ["0", "1"]
-    one = records_of(data, "d", ItemLayout(inputs=1, takes=(1, 2)))
+    one = records_of(data, "d")
     assert torch.equal(one.labels, RIGHT[:, :2])
     assert one.attributes["attribute"].codes.tolist() == CLASS.tolist()
 
@@ -150,8 +147,8 @@ def test_in_python_the_model_is_asked_too() -> None:
     data: Any = TensorDataset(LEFT, RIGHT, CLASS)
     report = gradaudit.audit(Pair(), data, audits=["sensitivity"], samples=3)
     assert report.data["notes"] == {"inputs": {"0": [3], "1": [3]}}
-    with pytest.raises(DataError, match=r"item 0 is tuple of 3; 3 inputs and a label"):
-        records_of(data, "data", ItemLayout(inputs=3))
+    with pytest.raises(DataError, match=r"item 0 is tuple of 3, and 3 inputs and a label"):
+        records_of(data, "data", inputs=3)
 
 
 @pytest.mark.parametrize(

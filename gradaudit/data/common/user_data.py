@@ -1,12 +1,8 @@
-"""Records from what a user's own function returns, or from a data set of items.
+"""Records of what a user's own function returns, in one of the documented forms."""
 
-Items of different widths, as collators that pad each batch to its own widest item give them, are
-padded to the widest of all: where a mask says which positions are filled (``attention_mask``), the
-arrays beside it that are as long, on the side where the batches have their padding.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,25 +10,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import JsonValue
+from torch.utils.data import DataLoader, IterableDataset
 
 from gradaudit.core.specs import suggest
+from gradaudit.core.text import first_line
 from gradaudit.data.common.arrays import as_inputs, packed, packed_labels, pictures, scaled
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
-from gradaudit.data.common.items import (
-    NAME_THEM,
-    NO_LABELS,
-    ItemLayout,
-    are_arrays,
-    array_of,
-    columns_of,
-    expect_no_graph,
-    is_array_of_records,
-    is_data_set,
-    stacked,
-    turned,
-)
 from gradaudit.data.common.packing import InputPart
-from gradaudit.data.common.picture_files import Picture, stack_pictures
+from gradaudit.data.common.picture_files import Named, stack_pictures
 from gradaudit.data.common.roles import (
     Labels,
     Task,
@@ -48,145 +33,109 @@ from gradaudit.data.common.table_columns import (
     numeric_features,
 )
 from gradaudit.data.records import IGNORED, Records
-from gradaudit.errors import DataError
+from gradaudit.errors import DataError, GradauditError
 
-_NO_TOKENS = ("mask", "type", "position")
-"""Words in the names of whole numbers that are no tokens, which are padded with zeros."""
+FORMS = (
+    "the forms are: Records; a pair (inputs, labels); a mapping of inputs, labels and, if there "
+    "are any, attributes, users, members, classes, columns; or a data set, loader or iterable of "
+    "pairs (input, label), triples with an attribute, or mappings of arrays and a label; several "
+    "inputs are a mapping or a tuple of arrays; without labels (labels=none) there are inputs alone"
+)
+STREAMED = 10_000
+"""Records that are taken of what has no length."""
+
 _PARTS = ("inputs", "labels", "attributes", "users", "members", "classes", "columns")
+_ROLES = {
+    "labels": ("labels", "label", "y", "target"),
+    "users": ("users", "user"),
+    "members": ("members", "member"),
+}
+"""Keys of an item that is a mapping, beside its inputs and attributes."""
 
-
-def padded(
-    inputs: Sequence[Mapping[str, NDArray[Any]]], labels: Sequence[Any]
-) -> tuple[list[dict[str, NDArray[Any]]], list[Any], dict[str, JsonValue]]:
-    """Inputs and labels with the arrays beside a mask brought to its widest; and a note.
-
-    Tokens get the token that stands where a mask says that nothing is, or 0; masks, types and
-    numbers get 0; whole numbers as labels, -100. What is as long as no mask stays as it is.
-
-    Args:
-        inputs: arrays of each record by the names of the model's arguments.
-        labels: of each record.
-    """
-    made, targets, notes = [dict(one) for one in inputs], list(labels), dict[str, JsonValue]()
-    for mask in [name for name, first in inputs[0].items() if "mask" in name and first.ndim == 1]:
-        lengths = _lengths([one[mask] for one in inputs])
-        if not lengths or len(set(lengths)) == 1:
-            continue
-        left = any(not one[mask][:1].all() for one in inputs)
-        filling = _filling(made, mask, lengths)
-        for name, value in filling.items():
-            for one in made:
-                one[name] = _wide(one[name], max(lengths), value, left)
-        notes["padded_to"] = max(lengths)
-        if _lengths(targets) == lengths and np.asarray(targets[0]).dtype.kind in "iu":
-            targets = [_wide(np.asarray(one), max(lengths), IGNORED, left) for one in targets]
-    ragged = _lengths(targets)
-    if notes and len(set(ragged)) > 1 and np.asarray(targets[0]).dtype.kind in "iu":
-        targets = [_wide(np.asarray(one), max(ragged), IGNORED, left=False) for one in targets]
-    return made, targets, notes
-
-
-def _lengths(values: Sequence[Any]) -> list[int]:
-    """Returns the number of positions of each value; an empty list where one has none."""
-    shapes = [np.shape(value) for value in values]
-    return [shape[0] for shape in shapes] if all(shapes) else []
-
-
-def _filling(
-    inputs: Sequence[Mapping[str, NDArray[Any]]], mask: str, lengths: Sequence[int]
-) -> dict[str, int]:
-    """Returns the padding value of each array that is as long as the mask, by name."""
-    found = {}
-    for name, first in inputs[0].items():
-        if _lengths([one[name] for one in inputs]) != lengths:
-            continue
-        words = first.dtype.kind in "iu" and not any(word in name for word in _NO_TOKENS)
-        behind = (one[name][~one[mask].astype(bool)] for one in inputs) if words else ()
-        found[name] = next((int(tokens.flat[0]) for tokens in behind if tokens.size), 0)
-    return found
-
-
-def _wide(array: NDArray[Any], width: int, value: int, left: bool) -> NDArray[Any]:
-    """The array with as many positions, the new ones in front or behind."""
-    more = width - len(array)
-    ends = [(more, 0) if left else (0, more), *[(0, 0)] * (array.ndim - 1)]
-    return np.pad(array, ends, constant_values=value)
-
-
-Named = Sequence[tuple[str, Picture]]
-"""Pictures with what messages call them."""
+Prepare = Callable[[Named, str], Inputs]
 
 
 def records_of(
     returned: Any,
     origin: str,
-    layout: ItemLayout = ItemLayout(),  # noqa: B008 - it is frozen
+    *,
+    unlabelled: bool = False,
+    inputs: int = 1,
+    records: int | None = None,
+    prepare: Prepare | None = None,
 ) -> Records:
-    """Records of what a user's function returned.
+    """Read records in one of the documented forms.
 
     Args:
-        returned: ``Records``; a pair (inputs, labels); a mapping of ``inputs``, ``labels`` and, if
-            there are any, ``attributes`` (a mapping of name to array), ``users``, ``members``,
-            ``classes`` (names) and ``columns`` (see ``declared_features``), with ``inputs`` an
-            array or a mapping of the model's arguments to arrays; or a data set or ``DataLoader``
-            of items (see ``items``).
-        origin: the function, for messages.
-        layout: what is known of an item's parts; without labels a tuple is of inputs, in their
-            order.
+        returned: in one of the ``FORMS``.
+        origin: where it is from, for messages.
+        unlabelled: whether there are no labels, so that a tuple is of inputs.
+        inputs: how many parts of an item that is a tuple are inputs.
+        records: how many are taken of a data set; all, or 10,000 of what has no length.
+        prepare: makes inputs of named pictures; in [0, 1] without it.
 
     Raises:
-        DataError: it is none of these, or the parts are not of the same records.
+        DataError: it has none of these forms, or the parts are not of the same records.
     """
     if isinstance(returned, Records):
         return _checked(returned, origin)
-    expect_no_graph(returned, origin)
-    if (parts := _parts(returned, unlabelled=layout.unlabelled)) is not None:
-        if layout.unlabelled and parts.get("labels") is not None:
-            raise DataError(f"{origin}: returns labels; leave out labels=none")
-        return records_of_parts({**parts, "labels": None} if layout.unlabelled else parts, origin)
-    if is_data_set(returned):
-        return records_of_items(returned, origin, layout=layout)
-    needed = (
-        "without labels return inputs, a tuple of several, a mapping of parts, or a data set or "
-        "loader of items"
-        if layout.unlabelled
-        else "return Records, a pair (inputs, labels), a mapping of "
-        f"{', '.join(_PARTS)}, or a data set or loader of such items"
-    )
-    raise DataError(f"{origin}: returns {type(returned).__name__}; {needed}")
-
-
-def _parts(returned: Any, *, unlabelled: bool) -> Mapping[str, Any] | None:
-    """Return the data's parts by name; None where the data may yield records one by one."""
+    arrays = isinstance(returned, tuple) and all(_is_array(part) for part in returned)
+    if unlabelled and (arrays or _is_array(returned)):
+        returned = {"inputs": returned, "labels": None}
+    elif isinstance(returned, tuple) and len(returned) == 2:
+        returned = dict(zip(("inputs", "labels"), returned, strict=True))
     if isinstance(returned, Mapping):
-        return returned
-    if unlabelled and isinstance(returned, (np.ndarray, torch.Tensor)):
-        return {"inputs": returned}
-    if unlabelled and isinstance(returned, tuple) and all(map(is_array_of_records, returned)):
-        return {"inputs": {str(place): part for place, part in enumerate(returned)}}
-    if not unlabelled and isinstance(returned, tuple) and len(returned) == 2:
-        return {"inputs": returned[0], "labels": returned[1]}
+        if unlabelled and returned.get("labels") is not None:
+            raise DataError(f"{origin}: returns labels; leave out labels=none")
+        return _of_parts({**returned, "labels": None} if unlabelled else returned, origin)
+    plain = isinstance(returned, (str, bytes)) or _is_array(returned)
+    if plain or not (hasattr(returned, "__getitem__") or isinstance(returned, Iterable)):
+        raise DataError(f"{origin}: returns {type(returned).__name__}; {FORMS}")
+    columns, note = _columns(returned, origin, unlabelled, inputs, records)
+    values, notes = _inputs_of(columns.pop("inputs"), f"{origin}: inputs", prepare or _unprepared)
+    labels = columns.pop("labels", None)
+    names = getattr(getattr(returned, "dataset", returned), "classes", ())
+    named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
+    parts["labels"] = None if labels is None else _stacked(labels, f"{origin}: labels")
+    parts |= {"inputs": values, "classes": names if named else (), "attributes": columns}
+    made = _of_parts(parts, origin)
+    return replace(made, notes={**made.notes, **notes, **note})
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, (np.ndarray, torch.Tensor))
+
+
+def _several(value: object) -> Mapping[str, Any] | None:
+    """Return arrays by name or place, of a mapping or a tuple of them; None of anything else."""
+    if isinstance(value, Mapping):
+        return {str(name): part for name, part in value.items()}
+    if isinstance(value, tuple) and any(_has_values(part) for part in value):
+        return {str(place): part for place, part in enumerate(value)}
     return None
 
 
-def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
-    """Records of arrays, tensors or lists by name.
+def _has_values(value: object) -> bool:
+    """Whether an object holds more than one value."""
+    return isinstance(value, (list, tuple, Mapping, Image.Image)) or getattr(value, "ndim", 0) > 0
 
-    Whole numbers as inputs are tokens, unless they are bytes, which are numbers from 0 to 255;
-    inputs by name are what the model is called with by keyword. Labels are taken as they are;
-    labels by name, or in a tuple, go whole to a loss of the user's, and None stands for none.
 
-    Raises:
-        DataError: inputs or labels are missing, a name is unknown, or a part cannot be used.
+def _of_parts(parts: Mapping[str, Any], origin: str) -> Records:
+    """Records of arrays by name.
+
+    Whole numbers as inputs are tokens, unless they are bytes, which are numbers from 0 to 255.
+    Labels are taken as they are.
     """
     unknown = next((name for name in parts if name not in _PARTS), None)
-    if unknown is not None or not {"inputs", "labels"} <= set(parts):
-        needed = f"inputs and labels are needed; {NO_LABELS}"
-        what = needed if unknown is None else f"unknown part {unknown!r}"
-        hint = "" if unknown is None else suggest(str(unknown), _PARTS)
-        raise DataError(f"{origin}: {what}{hint}; the parts are {', '.join(_PARTS)}")
-    count = _count(parts["labels"])
-    array, several = _inputs(parts["inputs"], f"{origin}: inputs", count)
+    if unknown is not None:
+        hint = suggest(str(unknown), _PARTS)
+        raise DataError(
+            f"{origin}: unknown part {unknown!r}{hint}; the parts are {', '.join(_PARTS)}"
+        )
+    if not {"inputs", "labels"} <= set(parts):
+        raise DataError(f"{origin}: inputs and labels are needed; {FORMS}")
+    array, several = _inputs(parts["inputs"], f"{origin}: inputs")
     labels, label_parts = _labels(parts, f"{origin}: labels", len(array))
     notes: dict[str, JsonValue] = {}
     for what, named in (("inputs", several), ("targets", label_parts)):
@@ -197,30 +146,29 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
         if several:
             raise DataError(f"{origin}: columns are of one array of inputs, and there are several")
         features = declared_features(parts["columns"], array, f"{origin}: inputs")
-    records = assemble(
+    attributes = parts.get("attributes", {})
+    if not isinstance(attributes, Mapping):
+        raise DataError(f"{origin}: attributes are a mapping of name to one value a record")
+    made = assemble(
         Inputs(array, features, notes),
         labels,
-        [_column(f"attribute {name}", name, part, origin) for name, part in _named(parts, origin)],
-        user=_column("users", "users", parts["users"], origin) if "users" in parts else None,
-        member=_column("members", "members", parts["members"], origin)
+        [_column(str(k), part, f"{origin}: attribute {k}") for k, part in attributes.items()],
+        user=_column("users", parts["users"], f"{origin}: users") if "users" in parts else None,
+        member=_column("members", parts["members"], f"{origin}: members")
         if "members" in parts
         else None,
     )
-    return replace(records, parts=several, label_parts=label_parts)
+    return replace(made, parts=several, label_parts=label_parts)
 
 
-def _count(labels: Any) -> tuple[int, ...]:
-    """Returns the number of labelled records as a shape; empty without labels."""
-    if labels is None:
-        return ()
-    several = labels.values() if isinstance(labels, Mapping) else labels
-    first = next(iter(several), labels) if is_several(labels) else labels
-    return tuple(np.shape(first)[:1])
-
-
-def is_several(labels: Any) -> bool:
-    """Whether a record has labels of several parts: by name, or a tuple of arrays."""
-    return isinstance(labels, Mapping) or (isinstance(labels, tuple) and are_arrays(labels))
+def _inputs(given: Any, origin: str) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
+    """Inputs (records, …), and their parts where the model takes several or one number a record."""
+    if (named := _several(given)) is not None:
+        return packed({k: _unscaled(part, f"{origin}: {k}") for k, part in named.items()}, origin)
+    raw = _unscaled(given, origin)
+    if raw.ndim == 1 and raw.dtype.kind in "iuf":
+        return packed({"": raw}, origin)
+    return as_inputs(raw, origin, tokens=raw.dtype.kind in "iu"), ()
 
 
 def _labels(
@@ -230,9 +178,8 @@ def _labels(
     given = parts["labels"]
     if given is None:
         return no_labels(records, origin), ()
-    if is_several(given):
-        named = given if isinstance(given, Mapping) else dict(enumerate(given))
-        arrays = {str(name): array_of(part, f"{origin}: {name}") for name, part in named.items()}
+    if (named := _several(given)) is not None:
+        arrays = {name: array_of(part, f"{origin}: {name}") for name, part in named.items()}
         block, label_parts = packed_labels(arrays, origin)
         return Labels(block, (), origin), label_parts
     labels = array_of(given, origin)
@@ -242,125 +189,219 @@ def _labels(
     return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task), ()
 
 
-def _inputs(
-    given: Any, origin: str, records: tuple[int, ...]
-) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
-    """Inputs (records, …), and their parts where the model takes several or one number a record."""
-    if isinstance(given, tuple) and not records and all(map(is_array_of_records, given)):
-        given = {str(place): part for place, part in enumerate(given)}
-    if are_arrays(given) and (len(given),) != records == np.shape(given[0])[:1]:
-        raise DataError(f"{origin}: are {len(given)} arrays; {NAME_THEM}")
-    if isinstance(given, Mapping):
-        named = {str(k): _unscaled(part, f"{origin}: {k}") for k, part in given.items()}
-        return packed(named, origin)
-    raw = _unscaled(given, origin)
-    if raw.ndim == 1 and raw.dtype.kind in "iuf":
-        return packed({"": raw}, origin)
-    return as_inputs(raw, origin, tokens=raw.dtype.kind in "iu"), ()
-
-
 def _unscaled(given: Any, origin: str) -> NDArray[Any]:
     """Array of a user's inputs, in which bytes are the numbers that they are."""
     array = array_of(given, origin)
     return array.astype(np.float32) if array.dtype == np.uint8 and array.ndim > 1 else array
 
 
-def records_of_items(
-    dataset: Any,
-    origin: str,
-    prepare: Callable[[Named, str], Inputs] | None = None,
-    *,
-    layout: ItemLayout = ItemLayout(),  # noqa: B008 - it is frozen
-) -> Records:
-    """Records of a data set or a loader (see ``items``), of which pictures are prepared.
+def array_of(part: Any, origin: str) -> NDArray[Any]:
+    """Tensors, arrays or lists of numbers or text as an array; else a DataError."""
+    if isinstance(part, torch.Tensor):
+        part = (part.float() if part.is_floating_point() else part).detach().cpu().numpy()
+    try:
+        array = np.asarray(part)
+    except Exception as error:  # of an object of the user's
+        raise DataError(
+            f"{origin}: cannot become one array (numpy: {first_line(error)}); bring the rows to "
+            "one shape"
+        ) from error
+    if array.dtype.kind not in "biufU":
+        raise DataError(f"{origin}: is of type {array.dtype}; numbers or text are needed")
+    return array
 
-    Args:
-        dataset: what gives the items, or batches of them.
-        origin: the data, for messages.
-        prepare: makes inputs of named pictures; as they are without it.
-        layout: what is known of an item's parts.
 
-    Raises:
-        DataError: it is empty, an item cannot be understood, or the inputs differ in size.
+def _column(name: str, part: Any, origin: str) -> DataColumn:
+    return DataColumn.of_array(name, origin, array_of(part, origin))
+
+
+def _columns(
+    returned: Any, origin: str, unlabelled: bool, inputs: int, records: int | None
+) -> tuple[dict[str, list[Any]], dict[str, JsonValue]]:
+    """The parts of items by name, and a note where not all items were taken.
+
+    A data set is read once, from its first item to its last; what it draws from torch is drawn
+    under seed 0.
     """
-    columns, column_notes = columns_of(dataset, origin, layout)
-    values, targets, wide = _of_one_width(columns.pop("inputs"), columns.pop("labels", []), origin)
-    inputs, notes = _inputs_of_items(values, origin, prepare or _as_they_are)
-    labels = None if layout.unlabelled else _labels_of_items(targets, f"{origin}: labels")
-    names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
-    named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-    parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
-    parts |= {"inputs": inputs, "labels": labels, "classes": names if named else ()}
-    records = records_of_parts({**parts, "attributes": columns}, origin)
-    return replace(records, notes={**records.notes, **notes, **column_notes, **wide})
+    source = (
+        getattr(returned, "dataset", returned) if isinstance(returned, DataLoader) else returned
+    )
+    endless = isinstance(source, IterableDataset) or not hasattr(source, "__len__")
+    most = STREAMED if endless and records is None else records
+    columns: dict[str, list[Any]] = {}
+    count = 0
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        items = _items(returned, origin)
+        for count, item in enumerate(islice(items, most), start=1):
+            for name, value in _named(
+                item, f"{origin}: item {count - 1}", unlabelled, inputs
+            ).items():
+                columns.setdefault(name, []).append(value)
+        more = count == most and next(items, None) is not None
+    if not count:
+        raise DataError(f"{origin}: is empty")
+    short = next((name for name, values in columns.items() if len(values) < count), None)
+    if short is not None:
+        raise DataError(f"{origin}: {short!r} is missing in some items; give it in all or in none")
+    return columns, {"first_records": count} if more else {}
 
 
-def _of_one_width(
-    inputs: Sequence[Any], labels: Sequence[Any], origin: str
-) -> tuple[Sequence[Any], Sequence[Any], Mapping[str, JsonValue]]:
-    """Inputs by name and labels, padded where a mask says what is filled; and a note."""
-    first = inputs[0]
-    masked = isinstance(first, Mapping) and any("mask" in str(name) for name in first)
-    if not masked or any(not isinstance(one, Mapping) or set(one) != set(first) for one in inputs):
-        return inputs, labels, {}
-    arrays: list[dict[str, Any]] = [
-        {str(k): v if isinstance(v, Image.Image) else array_of(v, origin) for k, v in one.items()}
-        for one in inputs
-    ]
-    return padded(arrays, labels)
+def _items(returned: Any, origin: str) -> Iterator[object]:
+    """The items of a data set, of a stream, or of the batches of a loader."""
+    indexed = hasattr(returned, "__getitem__") and hasattr(returned, "__len__")
+    places = (returned[index] for index in range(len(returned))) if indexed else None
+    source = iter(returned) if places is None or isinstance(returned, IterableDataset) else places
+    index = 0
+    while True:
+        try:
+            item = next(source)
+        except StopIteration:
+            return
+        except GradauditError:
+            raise
+        except Exception as error:  # of the user's own code
+            raise DataError(f"{origin}: item {index} failed with {first_line(error)}") from error
+        if isinstance(returned, DataLoader):
+            yield from _unbatched(item, f"{origin}: batch {index}")
+        else:
+            yield item
+        index += 1
 
 
-def _labels_of_items(values: Sequence[Any], origin: str) -> Any:
-    """Returns an array of labels, or one for each part of a record's labels by name or place."""
-    if not is_several(values[0]):
-        return stacked([array_of(label, origin) for label in values], origin, "label")
-    named = [one if isinstance(one, Mapping) else dict(enumerate(one)) for one in values]
-    return {
-        str(name): stacked([array_of(one, f"{origin}: {name}") for one in part], origin)
-        for name, part in turned(named, origin).items()
-    }
+def _unbatched(batch: object, origin: str) -> Iterator[object]:
+    """The items of a batch, of which each part has its records first."""
+    if isinstance(batch, Mapping):
+        columns = [_rows(part, origin) for part in batch.values()]
+    elif isinstance(batch, (tuple, list)):
+        columns = [_rows(part, origin) for part in batch]
+    else:
+        columns = [_rows(batch, origin)]
+    counts = sorted({len(column) for column in columns})
+    if len(counts) != 1:
+        raise DataError(f"{origin}: its parts are of {counts} records; {FORMS}")
+    for values in zip(*columns, strict=True):
+        if isinstance(batch, Mapping):
+            yield dict(zip(batch, values, strict=True))
+        else:
+            yield values if isinstance(batch, (tuple, list)) else values[0]
 
 
-def _inputs_of_items(
-    values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]
-) -> tuple[NDArray[Any] | dict[str, NDArray[Any]], Mapping[str, JsonValue]]:
-    """Returns an array of inputs, or one for each of several inputs by name; and notes."""
-    if not isinstance(values[0], Mapping):
-        inputs = _input_of_items(values, origin, prepare)
-        return inputs.array, inputs.notes
-    named = {
-        str(name): _input_of_items(part, f"{origin}: {quote(str(name))}", prepare)
-        for name, part in turned(values, origin).items()
-    }
-    notes = {key: note for inputs in named.values() for key, note in inputs.notes.items()}
-    return {name: inputs.array for name, inputs in named.items()}, notes
+def _rows(part: Any, origin: str) -> Sequence[Any]:
+    """A part of a batch by record: an array, a list of single values, or a mapping of these."""
+    if isinstance(part, Mapping):
+        rows = zip(*(_rows(one, origin) for one in part.values()), strict=True)
+        return [dict(zip(part, row, strict=True)) for row in rows]
+    values = isinstance(part, (list, tuple)) and not any(map(_has_values, part))
+    if not values and not (_is_array(part) and part.ndim):
+        raise DataError(
+            f"{origin}: holds {type(part).__name__}, in which records and inputs cannot be told "
+            "apart; give arrays with the records first, and several inputs by name"
+        )
+    return part  # type: ignore[no-any-return]
 
 
-def _input_of_items(
-    values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]
-) -> Inputs:
-    if all(isinstance(one, Image.Image) for one in values):
-        named = [(f"{origin}: picture {index}", one) for index, one in enumerate(values)]
-        return prepare(named, origin)
-    if are_arrays(values[0]):
-        raise DataError(f"{origin}: the input of item 0 is {len(values[0])} arrays; {NAME_THEM}")
-    return Inputs(stacked([array_of(one, f"{origin}: inputs") for one in values], origin))
+def _named(item: Any, origin: str, unlabelled: bool, inputs: int) -> dict[str, Any]:
+    """The parts of an item by name: ``inputs``, ``labels``, ``users``, ``members``, attributes."""
+    if isinstance(item, Mapping):
+        return _of_mapping(item, origin, unlabelled)
+    parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    if unlabelled:
+        arrays = tuple(filter(_has_values, parts))
+        values = [part for part in parts if not _has_values(part)]
+        if not arrays or len(values) > 1:
+            raise DataError(
+                f"{origin} has {len(arrays)} arrays and {len(values)} single values; without "
+                "labels arrays are inputs, and one value beside them is an attribute"
+            )
+        made = {"inputs": arrays if len(arrays) > 1 else arrays[0]}
+        return {**made, "attribute": values[0]} if values else made
+    if len(parts) not in (inputs + 1, inputs + 2):
+        needed = "an input" if inputs == 1 else f"{inputs} inputs"
+        raise DataError(
+            f"{origin} is {type(item).__name__} of {len(parts)}, and {needed} and a label are "
+            f"needed; {FORMS}"
+        )
+    behind = parts[inputs + 1] if len(parts) > inputs + 1 else {}
+    attributes = behind if isinstance(behind, Mapping) else {"attribute": behind}
+    for name, value in attributes.items():
+        if _has_values(value):
+            raise DataError(
+                f"{origin}: attribute {name} is an array, and one value is needed; say inputs=N or "
+                f"labels=none where it is an input or a label; {FORMS}"
+            )
+    named = {str(name): value for name, value in attributes.items()}
+    given = dict(zip(map(str, range(inputs)), parts, strict=False)) if inputs > 1 else parts[0]
+    return {**named, "inputs": given, "labels": parts[inputs]}
 
 
-def _as_they_are(sources: Named, origin: str) -> Inputs:
+def _of_mapping(item: Mapping[Any, Any], origin: str, unlabelled: bool) -> dict[str, Any]:
+    rest = {str(name): value for name, value in item.items()}
+    made: dict[str, Any] = {}
+    for role, names in _ROLES.items():
+        key = next((name for name in names if name in rest), None)
+        if key is not None:
+            made[role] = rest.pop(key)
+    attributes = rest.pop("attributes", {})
+    given = {name: value for name, value in rest.items() if _has_values(value)}
+    if not given or ("labels" in made) == unlabelled:
+        label = "no label" if unlabelled else f"a label ({', '.join(_ROLES['labels'])})"
+        raise DataError(
+            f"{origin} has {', '.join(map(str, item))}; arrays and {label} are needed; {FORMS}"
+        )
+    single = {name: value for name, value in rest.items() if name not in given}
+    made["inputs"] = next(iter(given.values())) if len(given) == 1 else given
+    return {**single, **attributes, **made}
+
+
+def _inputs_of(
+    values: Sequence[Any], origin: str, prepare: Prepare
+) -> tuple[Any, Mapping[str, JsonValue]]:
+    """Return an array of the items' inputs, or one by name; and notes on pictures."""
+    if (first := _several(values[0])) is None:
+        if all(isinstance(one, Image.Image) for one in values):
+            made = prepare(
+                [(f"{origin}: picture {k}", one) for k, one in enumerate(values)], origin
+            )
+            return made.array, made.notes
+        return _stacked(values, origin), {}
+    arrays, notes = {}, dict[str, JsonValue]()
+    for name, column in _turned(values, first, origin).items():
+        arrays[name], more = _inputs_of(column, f"{origin}: {name}", prepare)
+        notes |= more
+    return arrays, notes
+
+
+def _stacked(values: Sequence[Any], origin: str) -> Any:
+    """Arrays of one shape as one, with the records first, or by name; else a DataError."""
+    if (first := _several(values[0])) is not None:
+        turned = _turned(values, first, origin)
+        return {name: _stacked(column, f"{origin}: {name}") for name, column in turned.items()}
+    arrays = [array_of(value, f"{origin}: item {k}") for k, value in enumerate(values)]
+    for place, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
+            raise DataError(
+                f"{origin}: item {place} is of shape {array.shape} and item 0 of "
+                f"{arrays[0].shape}; bring all to one shape (tokens by padding='max_length')"
+            )
+    return np.stack(arrays)
+
+
+def _turned(values: Sequence[Any], first: Mapping[str, Any], origin: str) -> dict[str, list[Any]]:
+    """Mappings or tuples with the same keys as a mapping of lists; else a DataError."""
+    rows = [_several(value) or {} for value in values]
+    for place, row in enumerate(rows):
+        if row.keys() != first.keys():
+            raise DataError(
+                f"{origin}: those of item {place} are not those of item 0 ({', '.join(first)}); "
+                "give the same in all"
+            )
+    return {key: [row[key] for row in rows] for key in first}
+
+
+def _unprepared(sources: Named, origin: str) -> Inputs:
     pixels, notes = stack_pictures(sources, origin, None)
     return Inputs(pictures(pixels, origin), notes=scaled(pixels, notes))
-
-
-def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:
-    attributes = parts.get("attributes", {})
-    if not isinstance(attributes, Mapping):
-        raise DataError(f"{origin}: attributes are a mapping of name to one value a record")
-    return [(str(name), part) for name, part in attributes.items()]
-
-
-def _column(what: str, name: str, part: Any, origin: str) -> DataColumn:
-    return DataColumn.of_array(name, f"{origin}: {what}", array_of(part, f"{origin}: {what}"))
 
 
 def _checked(records: Records, origin: str) -> Records:
