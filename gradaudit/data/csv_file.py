@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from gradaudit.data.common.tables import UTF_8, Separator, read_table
 from gradaudit.data.common.tabular import Tabular
@@ -29,4 +29,5 @@ class CsvFile(Tabular):
 
     def load(self) -> Records:
         """Read and encode the table."""
-        return self.records_of(read_table(Path(self.source), self.sep, self.decimal, self.encoding))
+        how: dict[str, Any] = {"sep": self.sep, "decimal": self.decimal, "encoding": self.encoding}
+        return self.records_of(read_table(Path(self.source), **how))

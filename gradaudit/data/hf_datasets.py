@@ -18,7 +18,7 @@ from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.picture_files import Picture, PictureAdapter
 from gradaudit.data.common.roles import in_order, left_aside
 from gradaudit.data.common.table_columns import MAX_CLASSES, NOT_A_TABLE, Inputs, table_of
-from gradaudit.data.common.tables import TextTable, read_frame, read_frames
+from gradaudit.data.common.tables import TextTable, read_frame, read_table
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
@@ -56,7 +56,7 @@ class SavedDataset:
             UsageError: the library is not installed.
             DataError: a file is damaged, or a class has no name.
         """
-        table = read_frames(self.files, "datasets", self.origin, array)
+        table = read_table(*self.files, origin=self.origin, array=array)
         cells = dict(table.cells)
         for name in self.of_kind(CLASS_LABEL):
             names = _labels(self.features[name])
@@ -149,7 +149,7 @@ class HfDatasets(PictureAdapter, Tabular):
     The column of inputs holds pictures, lists of numbers, or lists of whole numbers, which are
     tokens. Where none is named it is the only one of pictures that is not dropped; where there is
     none of these, all others are a table. Class labels have the order of their names, whole numbers
-    are the model's class indices. Nothing is ever downloaded; ``gradaudit[datasets]`` is needed.
+    are the model's class indices. Nothing is ever downloaded; ``gradaudit[parquet]`` is needed.
 
     Attributes:
         inputs: column of the inputs.

@@ -84,12 +84,11 @@ class NpzFile(PictureAdapter):
 
     def _inputs(self, archive: Archive) -> Inputs:
         origin, raw = archive.origin(self.inputs), archive[self.inputs]
-        prepared = self.size or self.transform
-        if self.scale == "standard" and (prepared or self.channels or self.normalize):
+        if self.scale == "standard" and (self.size or self.channels or self.normalize):
             raise UsageError(f"{origin}: {NOT_A_TABLE}")
-        if prepared:
+        if self.size:
             if raw.dtype != np.uint8 or raw.ndim < 3:
-                raise UsageError(f"{origin}: size= and transform= are for pictures of bytes")
+                raise UsageError(f"{origin}: size= is for pictures of bytes")
             return self.prepared(pictures_in(raw, origin), origin)
         array = as_inputs(raw, origin, tokens=self.tokens)
         if self.normalize is not None or self.channels is not None:

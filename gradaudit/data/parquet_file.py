@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gradaudit.data.common.tables import read_frames
+from gradaudit.data.common.tables import read_table
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 
@@ -23,4 +23,4 @@ class ParquetFile(Tabular):
 
     def load(self) -> Records:
         """Read and encode the table."""
-        return self.records_of(read_frames([Path(self.source)], "parquet", self.source))
+        return self.records_of(read_table(Path(self.source)))

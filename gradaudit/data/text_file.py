@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.data.common.roles import Labels, in_order, labels_of
 from gradaudit.data.common.table_columns import Inputs
-from gradaudit.data.common.tables import TextTable, is_frame, read_frames, read_table
+from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.common.tabular import DescribedRecords
 from gradaudit.data.common.tokenizing import (
     TOKEN_BYTES,
@@ -109,8 +109,6 @@ class TextFile(DescribedRecords):
             return table, saved.class_names(table, self.label), saved.notes
         if self.split is not None:
             raise UsageError(f"text:{self.source}: has no splits; leave out split=")
-        if is_frame(path):
-            return read_frames([path], "parquet", self.source), (), {}
         return read_table(path), (), {}
 
     def _columns(self, table: TextTable) -> tuple[str, ...]:

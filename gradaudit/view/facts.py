@@ -214,7 +214,6 @@ _WORDS: Mapping[str, str] = {
     "channels": "channels of pictures",
     "divided_by": "pictures divided by",
     "normalized": "pictures normalised by",
-    "transform": "pictures prepared by",
     "tokenizer": "tokens of",
     "pairs": "pairs of the texts of",
     "length": "tokens a record",

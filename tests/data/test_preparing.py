@@ -10,7 +10,7 @@ from PIL import Image
 
 from gradaudit.core.user_code import import_torchvision
 from gradaudit.data import load_records
-from gradaudit.errors import DataError, UsageError
+from gradaudit.errors import UsageError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 1])
@@ -63,42 +63,6 @@ def test_normalising_is_that_of_torchvision(
 def test_normalising_of_other_channels(archive: str, key: str, how: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         load_records(f"{archive}{key}&normalize={how}")
-
-
-def test_the_transform_of_a_models_weights(transforms: ModuleType, folder: str) -> None:
-    records = load_records(f"{folder}?transform=torchvision:resnet18")
-    assert records.inputs.shape == (3, 3, 224, 224)
-    steps = transforms.Compose(
-        [
-            transforms.Resize(256),
-            transforms.CenterCrop(224),
-            transforms.ToTensor(),
-            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ]
-    )
-    torch.testing.assert_close(records.inputs[0], steps(Image.fromarray(PIXELS[0])))
-
-
-def test_a_transform_of_the_users(folder: str, archive: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from torchvision.transforms import *\n"
-        "train = Compose([RandomCrop(4), ToTensor()])\n"
-        "same = ToTensor()\n"
-        "bytes_ = PILToTensor()\n"
-    )
-    first, again = (load_records(f"{folder}?transform={tmp_path}/mine.py:train") for _ in range(2))
-    assert first.inputs.shape == (3, 3, 4, 4)
-    assert torch.equal(first.inputs, again.inputs)
-    kept = load_records(f"{archive}x&transform={tmp_path}/mine.py:same")
-    assert torch.equal(kept.inputs, load_records(f"{archive}x").inputs)
-    with pytest.raises(DataError, match=r"inputs of shape \(3, 6, 5\) and of \(3, 6, 6\)"):
-        load_records(f"{folder}?transform={tmp_path}/mine.py:same")
-    with pytest.raises(DataError, match="gives uint8 of shape"):
-        load_records(f"{folder}?transform={tmp_path}/mine.py:bytes_")
-    with pytest.raises(UsageError, match="leave out size="):
-        load_records(f"{folder}?transform={tmp_path}/mine.py:same&size=4x4")
-    with pytest.raises(UsageError, match="no such model of torchvision"):
-        load_records(f"{folder}?transform=torchvision:resnet1")
 
 
 def test_classes_stand_in_the_order_of_the_model(folder: str, tmp_path: Path) -> None:

@@ -255,16 +255,16 @@ def test_columns_may_have_a_known_range_or_be_names_alone() -> None:
     [
         ({"age": None}, None, "f: inputs: have 3 positions, and the columns take 1;"),
         ({**COLUMNS, "b": None}, None, "have 3 positions, and the columns take more;"),
-        ("age", None, "f: inputs: columns are a str; columns map each name"),
+        ("age", None, "and columns a str; columns map each name"),
         ({"age": 3, "sex": ["f", "m"]}, None, "f: inputs: column 'age': is 3; columns map"),
         ({"age": (90, 17), "sex": ["f", "m"]}, None, "column 'age': is (90, 17); columns map"),
-        ({"age": (20, 90), "sex": ["f", "m"]}, None, "record 3 holds 19, outside 20 … 90"),
+        ({"age": (20, 90), "sex": ["f", "m"]}, None, "record 3 holds [19.0], not a number"),
         (COLUMNS, [[1.0, 1, 0], [2, 0.5, 0.5], [3, 0, 1]], "record 2 holds [0.5, 0.5], not a"),
         (COLUMNS, [[1.0, 1, 1], [2, 0, 1], [3, 0, 1]], "record 1 holds [1.0, 1.0], not a single"),
         ({"a": ["x", "x"], "b": None}, None, "column 'a': columns 1 and 2 are both called 'x'"),
         (["age", "age", "b"], None, "columns 1 and 2 are both called 'age'"),
         ({"a": ["x", "y"]}, [[0], [1], [2]], "record 3 holds [2], not a code from 0 to 1"),
-        (COLUMNS, [[[0.5]], [[1.0]], [[2.0]]], "f: inputs: are of shape (3, 1, 1); columns go"),
+        (COLUMNS, [[[0.5]], [[1.0]], [[2.0]]], "f: inputs: are of shape (3, 1, 1), and columns"),
     ],
 )
 def test_columns_that_contradict_the_inputs_are_refused(

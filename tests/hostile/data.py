@@ -402,8 +402,7 @@ def wide(path: Path) -> None:
 
 
 FRAMES: dict[str, Row] = {
-    "nothing": (b"", "no Parquet and no Arrow file"),
-    "text": (SOUND, "for CSV write csv:"),
+    "nothing": (b"", "is empty"),
     "a header alone": (b"PAR1", "no sound Parquet"),
     "noise": (b"PAR1" + bytes(range(256)) * 9 + b"PAR1", "no sound Parquet"),
     "a footer of 4 GiB": (PARQUET[:-8] + b"\xff\xff\xff\xffPAR1", "no sound Parquet"),

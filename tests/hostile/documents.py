@@ -116,11 +116,6 @@ FOUND_CODE: dict[str, tuple[str, str, str]] = {
     "a module": ("model: evil:f", f"forward -d {DATA} {OUTPUT}", "model: 'evil:f'"),
     "an exported model": ("model: evil.pt2", f"forward -d {DATA} {OUTPUT}", "model: 'evil.pt2'"),
     "data": ("data: evil.py:f", f"forward -m '{MODEL}' {OUTPUT}", "data: 'evil.py:f'"),
-    "a transform": (
-        "data: 'images:.?transform=evil.py:f'",
-        f"forward -m '{MODEL}' {OUTPUT}",
-        "data: 'images:.?transform=evil.py:f'",
-    ),
     "a loss": ("loss: evil.py:f", FOUND, "loss: 'evil.py:f'"),
     "a mechanism": (
         "dp-audit: {mechanism: 'flower:evil:f'}",

@@ -13,7 +13,7 @@ from torch import nn
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
-from gradaudit.errors import AuditError, DataError, UsageError
+from gradaudit.errors import AuditError, UsageError
 from gradaudit.run.opening import open_subject
 from gradaudit.run.runner import run
 from gradaudit.view.facts import preparation
@@ -66,14 +66,6 @@ def test_a_data_set_may_give_them_too() -> None:
     assert records.notes["sixteen_bits"] == DEEP.max()
 
 
-def test_a_transform_of_16_bits_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("import numpy as np\ndef floats(p): return np.asarray(p, np.float32)[None]\n")
-    spec = folder_of(tmp_path / "p", DEEP)
-    with pytest.raises(DataError, match=r"cat/0\.png: has 16 bits a channel, which transform="):
-        load_records(f"{spec}transform={file}:floats")
-
-
 def archive_of(path: Path, pictures: Any) -> str:
     np.savez(path.with_suffix(".npz"), x=in_order(pictures), y=np.array([0, 0, 1, 1]))
     return f"npz:{path.with_suffix('.npz')}?inputs=x&label=y&"
@@ -97,8 +89,6 @@ def test_other_inputs_have_no_channels(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.eye(4), y=[0, 1, 0, 1])
     with pytest.raises(UsageError, match=r"channels=3 is for pictures of 1 channels; these inputs"):
         load_records(f"npz:{tmp_path / 't.npz'}?inputs=x&label=y&channels=3")
-    with pytest.raises(UsageError, match="leave out size=, channels= and normalize="):
-        load_records(folder_of(tmp_path / "p", BYTES) + "channels=3&transform=torchvision:resnet18")
 
 
 class Net(nn.Sequential):

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import JsonValue
 
-from gradaudit.core.specs import suggest
-from gradaudit.core.text import first_line, printable
-from gradaudit.core.user_code import import_torchvision, load_callable
+from gradaudit.core.text import printable
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import pictures, scaled
-from gradaudit.data.common.checks import expect_finite, expect_to_fit
+from gradaudit.data.common.checks import expect_to_fit
 from gradaudit.data.common.reading import read
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.errors import DataError, GradauditError, UsageError
@@ -48,7 +45,6 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """What red, green and blue count in grey (ITU-R BT.601)."""
 _NAMED = {"imagenet": IMAGENET, "torchvision": IMAGENET}
-_TORCHVISION = "torchvision:"
 
 
 Named = Sequence[tuple[str, Picture]]
@@ -61,13 +57,10 @@ def named_files(*files: Path, **_: str) -> Named:
 
 
 def decoded(
-    sources: Callable[..., Named], *paths: Path, whole: bool, size: Size | None, **options: Any
+    sources: Callable[..., Named], *paths: Path, size: Size | None, **options: Any
 ) -> dict[str, Any]:
-    """Decode the pictures in files, as ``pixels`` of one size, or each ``whole``."""
-    named = sources(*paths, **options)
-    if whole:
-        return {str(k): np.asarray(picture) for k, picture in enumerate(opened_pictures(named))}
-    pixels, notes = stack_pictures(named, options["origin"], size)
+    """Decode the pictures in files as ``pixels`` of one size."""
+    pixels, notes = stack_pictures(sources(*paths, **options), options["origin"], size)
     return {"pixels": pixels, "notes": notes}
 
 
@@ -121,25 +114,6 @@ def _pixels(picture: Image.Image, mode: str, size: Size, deep: bool) -> NDArray[
     if grey:
         return pixels.round()
     return pixels.astype(np.uint16) * _BYTE_IN_16_BITS if deep else pixels
-
-
-def opened_pictures(pictures: Named) -> Iterator[Image.Image]:
-    """Yields each picture in its own size and 8 bits, all grey or else all in colour.
-
-    Raises:
-        DataError: as above, or one is of 16 bits.
-    """
-    headers = _headers(pictures)
-    deep = next((header.name for header in headers if header.mode in _DEEP), None)
-    if deep is not None:
-        raise DataError(
-            f"{deep}: has 16 bits a channel, which transform= does not take; use size= and "
-            "normalize= in its place, or save it with 8 bits"
-        )
-    mode = _common_mode(headers)
-    for name, source in pictures:
-        with _opened(name, source) as picture:
-            yield picture.convert(mode)
 
 
 @dataclass(frozen=True)
@@ -284,15 +258,11 @@ class PictureAdapter(DataAdapter):
         normalize: mean and deviation that each channel is standardised by: ``imagenet`` or
             ``torchvision`` (those of ImageNet, which its weights take), ``MEAN,STD``, or a mean
             for each channel and then a deviation for each.
-        transform: instead of both, a function of a picture (PIL, in colour unless all are grey)
-            that gives the input: ``FILE.py:NAME``, or ``torchvision:MODEL`` for that of the
-            model's own weights (``torchvision:resnet18``). What it draws is drawn under seed 0.
     """
 
     size: tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
     normalize: str | None = None
-    transform: str | None = None
 
     def read_pictures(
         self, sources: Callable[..., Named], paths: Sequence[Path], origin: str, **options: Any
@@ -309,27 +279,17 @@ class PictureAdapter(DataAdapter):
             UsageError: the options contradict each other, or name nothing.
             DataError: a picture cannot be read, or sizes differ and none is asked for.
         """
-        size = self._expect_one_way()
-        work = partial(decoded, sources, whole=self.transform is not None, size=size)
+        work = partial(decoded, sources, size=self._pixels)
         made = read(work, *paths, origin=origin, **options)
-        if self.transform is not None:
-            return self._transformed(map(Image.fromarray, made.values()), self.transform)
         return self._of_pixels(made["pixels"], made["notes"], origin)
 
     def prepared(self, sources: Named, origin: str) -> Inputs:
         """Inputs of pictures in memory, with the errors of ``read_pictures``."""
-        size = self._expect_one_way()
-        if self.transform is not None:
-            return self._transformed(opened_pictures(sources), self.transform)
-        return self._of_pixels(*stack_pictures(sources, origin, size), origin)
+        return self._of_pixels(*stack_pictures(sources, origin, self._pixels), origin)
 
-    def _expect_one_way(self) -> Size | None:
-        """Return the size that is asked for; refuse options beside a transform."""
-        if self.transform is not None and (self.size or self.channels or self.normalize):
-            raise UsageError(
-                f"transform={self.transform}: does all that is done to a picture; leave out size=, "
-                "channels= and normalize="
-            )
+    @property
+    def _pixels(self) -> Size | None:
+        """Height and width that are asked for; a UsageError where they are empty."""
         if self.size is not None and min(self.size) < 1:
             raise UsageError(f"size={_spell(self.size)}: is empty; say size=HEIGHTxWIDTH in pixels")
         return self.size
@@ -350,13 +310,6 @@ class PictureAdapter(DataAdapter):
         array = normalised(array, self.normalize, origin)
         return Inputs(array, notes={**notes, "normalized": self.normalize})
 
-    def _transformed(self, opened: Iterable[Image.Image], name: str) -> Inputs:
-        function = _transform(name)
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(0)
-            arrays = [_applied(function, picture, f"transform={name}") for picture in opened]
-        return Inputs(_stacked(arrays, f"transform={name}"), notes={"transform": name})
-
 
 def _with_channels(array: NDArray[Any], channels: int, origin: str) -> NDArray[np.float32]:
     if array.ndim != 4 or array.dtype.kind != "f" or array.shape[1] != 4 - channels:
@@ -368,42 +321,3 @@ def _with_channels(array: NDArray[Any], channels: int, origin: str) -> NDArray[n
         return np.repeat(array, 3, axis=1)
     grey: NDArray[np.float32] = np.tensordot(array, _LUMA, axes=(1, 0))[:, None]
     return grey
-
-
-def _transform(name: str) -> Callable[[Image.Image], Any]:
-    if not name.startswith(_TORCHVISION):
-        return load_callable(name, "transform")
-    models = import_torchvision("models")
-    model, known = name.removeprefix(_TORCHVISION), models.list_models(module=models)
-    if model not in known:
-        raise UsageError(f"transform={name}: no such model of torchvision{suggest(model, known)}")
-    return models.get_model_weights(model).DEFAULT.transforms()  # type: ignore[no-any-return]
-
-
-def _applied(
-    function: Callable[[Image.Image], Any], picture: Image.Image, origin: str
-) -> NDArray[Any]:
-    try:
-        made = function(picture)
-        array = made.detach().cpu().numpy() if isinstance(made, torch.Tensor) else np.asarray(made)
-    except Exception as error:  # of the user's own function
-        raise DataError(f"{origin}: failed with {first_line(error)}") from error
-    if array.dtype.kind not in "f":
-        raise DataError(
-            f"{origin}: gives {array.dtype} of shape {array.shape}; give floats as the model takes "
-            "them (torchvision's ToTensor does)"
-        )
-    return array
-
-
-def _stacked(arrays: Sequence[NDArray[Any]], origin: str) -> NDArray[np.float32]:
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        one, other, *_ = sorted(shapes)
-        raise DataError(
-            f"{origin}: gives inputs of shape {one} and of {other}; crop or resize to one size"
-        )
-    expect_to_fit((len(arrays), *arrays[0].shape), origin)
-    stacked = np.stack(arrays, dtype=np.float32, casting="same_kind")
-    expect_finite(stacked, origin)
-    return stacked

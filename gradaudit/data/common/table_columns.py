@@ -398,74 +398,57 @@ def declared_features(given: Any, inputs: NDArray[Any], origin: str) -> tuple[Fe
     Raises:
         DataError: the columns are of another form or width, or the inputs contradict them.
     """
-    if inputs.ndim != 2:
+    if inputs.ndim != 2 or isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise DataError(
-            f"{origin}: are of shape {inputs.shape}; columns go with (records, positions)"
+            f"{origin}: are of shape {inputs.shape}, and columns a {type(given).__name__}; {_FORMS}"
         )
-    if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
-        raise DataError(f"{origin}: columns are a {type(given).__name__}; {_FORMS}")
-    named = given.items() if isinstance(given, Mapping) else [(name, None) for name in given]
-    columns = [(str(name), kind) for name, kind in named]
-    expect_names([name for name, _ in columns], f"{origin}: columns")
+    columns = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+    expect_names([*map(str, given)], f"{origin}: columns")
     coded, start, features = inputs.dtype.kind in "iu", 0, []
-    for name, kind in columns:
-        where = f"{origin}: column {quote(name)}"
-        low, high, values = _declared(kind, where)
-        positions = tuple(range(start, start + (1 if coded or not values else len(values))))
-        start = positions[-1] + 1
-        if start > inputs.shape[1]:
+    for name, kind in columns.items():
+        where = f"{origin}: column {quote(str(name))}"
+        parts = [*kind] if isinstance(kind, Sequence) and not isinstance(kind, str) else []
+        names = tuple(part for part in parts if isinstance(part, str))
+        width = len(names) if names and not coded else 1
+        cells, positions = inputs[:, start : start + width], tuple(range(start, start + width))
+        start += width
+        if cells.shape[1] < width:
             break
-        cells = inputs[:, positions]
-        if values:
-            _expect_categories(cells, len(values), where)
-            features.append(Feature(name, positions, values=values, coded=coded))
+        if names and len(names) == len(parts):
+            expect_names(names, where)
+            right = _in_group(cells, len(names))
+            needed = f"a code from 0 to {len(names) - 1}" if coded else "a single 1 among zeros"
+            features.append(Feature(str(name), positions, values=names, coded=coded))
         else:
-            features.append(Feature(name, positions, _range(cells, low, high, where)))
+            low, high = _range(kind, cells, where)
+            right = (cells[:, 0] >= low) & (cells[:, 0] <= high)
+            needed = f"a number from {low:g} to {high:g}"
+            features.append(Feature(str(name), positions, (low, high)))
+        if not right.all():
+            record = int(right.argmin())
+            raise DataError(
+                f"{where}: record {record + 1} holds {cells[record].tolist()}, not {needed}"
+            )
     if start != inputs.shape[1]:
-        width = "more" if start > inputs.shape[1] else str(start)
+        taken = "more" if start > inputs.shape[1] else str(start)
         raise DataError(
-            f"{origin}: have {inputs.shape[1]} positions, and the columns take {width}; {_FORMS}"
+            f"{origin}: have {inputs.shape[1]} positions, and the columns take {taken}; {_FORMS}"
         )
     return tuple(features)
 
 
-def _declared(kind: Any, origin: str) -> tuple[float, float, tuple[str, ...]]:
-    """Returns lowest and highest number, and the names of the categories; either means nothing."""
-    if kind is None:
-        return -np.inf, np.inf, ()
-    parts = list(kind) if isinstance(kind, Sequence) and not isinstance(kind, str) else []
-    if parts and all(isinstance(part, str) for part in parts):
-        expect_names(parts, origin)
-        return -np.inf, np.inf, tuple(parts)
-    numbers = len(parts) == 2 and all(isinstance(part, int | float) for part in parts)
-    if not numbers or not parts[0] <= parts[1]:
-        raise DataError(f"{origin}: is {kind!r}; {_FORMS}")
-    return float(parts[0]), float(parts[1]), ()
-
-
-def _range(cells: NDArray[Any], low: float, high: float, origin: str) -> tuple[float, float]:
-    """Returns the declared range of a number, or the observed one where none is declared."""
-    outside = (cells[:, 0] < low) | (cells[:, 0] > high)
-    if outside.any():
-        record = int(outside.argmax())
-        raise DataError(
-            f"{origin}: record {record + 1} holds {cells[record, 0]:g}, outside {low:g} … {high:g}"
-        )
-    if np.isfinite(low):
-        return low, high
-    return float(cells.min()), float(cells.max())
-
-
-def _expect_categories(cells: NDArray[Any], count: int, origin: str) -> None:
-    """Refuse cells that are no one-hot group, or codes beyond the categories, with a DataError."""
+def _in_group(cells: NDArray[Any], count: int) -> NDArray[np.bool_]:
+    """Whether each record has a single category: a code, or a 1 among zeros."""
     if cells.dtype.kind in "iu":
-        wrong = (cells[:, 0] < 0) | (cells[:, 0] >= count)
-        needed = f"a code from 0 to {count - 1}"
-    else:
-        wrong = ~np.isin(cells, (0, 1)).all(axis=1) | (cells.sum(axis=1) != 1)
-        needed = "a single 1 among zeros"
-    if wrong.any():
-        record = int(wrong.argmax())
-        raise DataError(
-            f"{origin}: record {record + 1} holds {cells[record].tolist()}, not {needed}"
-        )
+        return (cells[:, 0] >= 0) & (cells[:, 0] < count)
+    return np.isin(cells, (0, 1)).all(axis=1) & (cells.sum(axis=1) == 1)  # type: ignore[no-any-return]
+
+
+def _range(kind: Any, cells: NDArray[Any], origin: str) -> tuple[float, float]:
+    """Return the declared range of a number, or the observed one where none is declared."""
+    if kind is None:
+        return float(cells.min()), float(cells.max())
+    numbers = isinstance(kind, Sequence) and all(isinstance(part, int | float) for part in kind)
+    if not numbers or len(kind) != 2 or not kind[0] <= kind[1]:
+        raise DataError(f"{origin}: is {kind!r}; {_FORMS}")
+    return float(kind[0]), float(kind[1])

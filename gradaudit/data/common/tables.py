@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.core.files import expect_file, once
+from gradaudit.core.files import once
 from gradaudit.core.parts import library
 from gradaudit.core.text import first_line, printable
 from gradaudit.data.common.checks import (
@@ -110,73 +110,66 @@ class TextTable:
 
 
 def read_table(
-    path: Path, sep: Separator | None = None, decimal: str = ".", encoding: str = UTF_8
+    *paths: Path,
+    origin: str | None = None,
+    sep: Separator | None = None,
+    decimal: str = ".",
+    encoding: str = UTF_8,
+    array: str | None = None,
 ) -> TextTable:
-    """Read a CSV file with a header line, or JSON lines; plain or compressed by gzip.
+    """Read a CSV file with a header line, JSON lines, or Parquet and Arrow files.
 
-    A column without a name is called ``unnamed-1``, ``unnamed-2``, … after its place. A file is of
-    JSON lines where it is called so, or its first line is a JSON object. Without ``sep`` cells end
-    at the sign, of comma, semicolon and tab, that the header has most of.
-
-    Raises:
-        UsageError: the file is missing or cannot be read, or nobody knows the encoding.
-        DataError: it is no table in that encoding, or holds no records.
-    """
-    table = read(text_cells, path, sep=sep, encoding=encoding)
-    notes: dict[str, JsonValue] = {}
-    if table["separator"] not in (None, ","):
-        notes["separator"] = _CALLED[table["separator"]]
-    if decimal != "." and table["separator"]:
-        notes["decimal"] = _CALLED[","]
-    if encoding != UTF_8 and table["separator"]:
-        notes["encoding"] = encoding
-    return TextTable(str(path), _by_name(table), table["faults"], decimal, notes)
-
-
-def read_frames(
-    paths: Sequence[Path], extra: str, origin: str, array: str | None = None
-) -> TextTable:
-    """Read Parquet or Arrow files that go on one another.
+    The content tells the format, of JSON lines the name too; text may be compressed by gzip. A
+    column without a name is called ``unnamed-1``, ``unnamed-2``, … after its place. Without ``sep``
+    cells end at the sign, of comma, semicolon and tab, that the header has most of.
 
     Args:
-        paths: of the files, at least one; their content says which they are.
-        extra: of the distribution, which brings the library.
-        origin: where they are, for messages.
+        *paths: of the file, or of several of Arrow that go on one another.
+        origin: where they are, for messages; the first path without it.
+        sep: what stands between cells.
+        decimal: sign before the decimals of numbers.
+        encoding: of the text.
         array: column of numbers, or of lists of numbers of one length, to return as an array.
 
     Raises:
-        UsageError: the library is not installed, or a file is missing.
-        DataError: one is damaged or of neither kind, their columns differ, or there are no records.
+        UsageError: a file is missing or cannot be read, nobody knows the encoding, or the library
+            is not installed.
+        DataError: it is no such file, is damaged, or holds no records.
     """
-    library("pyarrow", extra, origin)
-    table = read(frame_cells, *paths, origin=origin, array=array)
+    origin = origin or str(paths[0])
+    table = read(table_cells, *paths, origin=origin, sep=sep, encoding=encoding, array=array)
+    cells = zip(table["names"], zip(table["codes"], table["texts"], strict=True), strict=True)
+    notes: dict[str, JsonValue] = {}
+    if table.get("separator"):
+        notes = {"separator": _CALLED[table["separator"]], "encoding": encoding}
+        notes |= {"decimal": _CALLED[","]} if decimal != "." else {}
+        usual = {"separator": _CALLED[","], "encoding": UTF_8}
+        notes = {key: note for key, note in notes.items() if usual.get(key) != note}
     return TextTable(
         origin,
-        _by_name(table),
+        dict(cells),
         table["faults"],
-        whole=frozenset(table["whole"]),
-        array=table.get("array"),
+        decimal,
+        notes,
+        frozenset(table.get("whole", ())),
+        table.get("array"),
     )
 
 
-def is_frame(path: Path) -> bool:
-    """Whether a file is Parquet or Arrow by its first bytes; a UsageError where there is none."""
-    with expect_file(path).open("rb") as stream:
-        return stream.read(len(_ARROW)).startswith((_PARQUET, _ARROW, _STREAM))
-
-
-def _by_name(table: Mapping[str, Any]) -> dict[str, Cells]:
-    return dict(zip(table["names"], zip(table["codes"], table["texts"], strict=True), strict=True))
-
-
-def text_cells(path: Path, *, sep: Separator | None, encoding: str) -> dict[str, Any]:
-    """Read the columns of a CSV file, or of JSON lines."""
-    text = _text(path, encoding)
+def table_cells(
+    *paths: Path, origin: str, sep: Separator | None, encoding: str, array: str | None
+) -> dict[str, Any]:
+    """Read the columns of a table, each as codes and different texts."""
+    with paths[0].open("rb") as stream:
+        head = stream.read(len(_ARROW))
+    if len(paths) > 1 or head.startswith((_PARQUET, _ARROW, _STREAM)):
+        return _frame_cells(paths, origin, array)
+    text = _text(paths[0], encoding)
     first = text.partition("\n")[0]
-    if not _JSON_NAMES.isdisjoint(path.suffixes[-2:]) or first.lstrip().startswith("{"):
-        return {"separator": None, **_json_cells(text, str(path))}
+    if not _JSON_NAMES.isdisjoint(paths[0].suffixes[-2:]) or first.lstrip().startswith("{"):
+        return _json_cells(text, origin)
     sep = sep or _separator(first)
-    return {"separator": sep, **_csv_cells(text, _SIGNS[sep], str(path))}
+    return {"separator": sep, **_csv_cells(text, _SIGNS[sep], origin)}
 
 
 def _text(path: Path, encoding: str) -> str:
@@ -313,10 +306,9 @@ def _object(line: str, origin: str) -> dict[str, Any]:
     return record
 
 
-def frame_cells(*paths: Path, origin: str, array: str | None) -> dict[str, Any]:
+def _frame_cells(paths: Sequence[Path], origin: str, array: str | None) -> dict[str, Any]:
     """Read the columns of Parquet or Arrow files, and one of them as an array."""
-    import pyarrow as pa
-
+    pa = library("pyarrow", "parquet", origin)
     tables = [read_frame(path) for path in paths]
     for path, table in zip(paths, tables, strict=True):
         if table.schema != tables[0].schema:
@@ -365,9 +357,9 @@ def read_frame(path: Path) -> Any:
             if source.read() != _END:
                 raise ValueError("it ends before its last rows or after")
         else:
-            raise DataError(f"{path}: is no Parquet and no Arrow file; for CSV write csv:{path}")
+            raise ValueError("it begins as neither does")
         table.validate(full=True)
-    except (DataError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:  # damage shows in every way that the library can fail
         raise DataError(
