@@ -24,11 +24,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from gradaudit.core.text import UNBOUNDED, deciding_remedy, number
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
-from gradaudit.measurement import EFFORT
+from gradaudit.measurement import CHANCE, CLOSEST, EFFORT, dict_of, numbers_of
 from gradaudit.report import Measurement, estimate
 
 _NORMAL = NormalDist()
@@ -111,6 +111,77 @@ def corrected_ends(claims: Sequence[Claim]) -> list[float]:
     return ends
 
 
+TOLERATED = 0.1
+"""Share of attacked updates beyond a limit that must be excluded for a row to be within it."""
+
+
+@dataclass(frozen=True)
+class ShareBeyond:
+    """How many attacked updates show a record beyond a limit, with the share's interval.
+
+    ``by_chance`` counts those that show one of another update.
+    """
+
+    count: int
+    tried: int
+    by_chance: int
+    several: bool = False
+
+    @classmethod
+    def of(cls, row: Measurement, sign: int, limit: float) -> Self | None:
+        """Count the closest records of a row's updates; None where it lists none."""
+        closest = row.details.get(CLOSEST)
+        if not isinstance(closest, list) or not closest or sign > 0:
+            return None
+        own, other = (numbers_of(row.details.get(key)) for key in (CLOSEST, CHANCE))
+        size = dict_of(row.details.get("knowledge")).get("batch_size")
+        return cls(
+            sum(error < limit for error in own),
+            len(closest),
+            sum(error < limit for error in other),
+            isinstance(size, int) and size > 1,
+        )
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Clopper and Pearson's interval of the share."""
+        return _exact(self.count, self.tried)
+
+    @property
+    def shown(self) -> bool:
+        """Whether a record is reconstructed, and more often than by chance."""
+        beyond_chance = not self.by_chance or (
+            self.interval[0] > _exact(self.by_chance, self.tried)[1]
+        )
+        return self.count > 0 and beyond_chance
+
+    @property
+    def excluded(self) -> bool:
+        """Whether none is, of so many that a share above ``TOLERATED`` is excluded."""
+        return self.count == 0 and self.interval[1] <= TOLERATED
+
+    @property
+    def times(self) -> float | None:
+        """Number of times as many updates that would exclude the share, where none is beyond."""
+        wanted = math.ceil(math.log(0.025) / math.log(1 - TOLERATED))
+        return None if self.count else max(FEWEST_TIMES, wanted / self.tried)
+
+    def __str__(self) -> str:
+        """Formats the count: ``3 of 4 records [19 %, 99 %]``."""
+        low, high = self.interval
+        noun = "update" if self.several else "record"
+        named = noun if self.tried == 1 else f"{noun}s"
+        ends = f"[{100 * low:.0f} %, {100 * high:.0f} %]"
+        return f"{self.count:,} of {self.tried:,} {named} {ends}"
+
+
+def _exact(count: int, tried: int) -> tuple[float, float]:
+    # SciPy takes long to import, and few reports list records
+    from gradaudit.core.statistics.intervals import clopper_pearson
+
+    return clopper_pearson(count, tried)
+
+
 FEWEST_TIMES, MOST_TIMES = 1.1, 100
 """Smallest and largest factor that is shown; beyond the largest, the value is too close to the
 limit to be settled."""
@@ -150,9 +221,13 @@ class Case:
         limit: it is what the adversary got, and a stronger one may get more. Nor is one where
         another attack on the same question was not tried.
         """
+        weak = is_weak(self.row) or self.unanswered
+        if share := self.share:
+            return (
+                "failed" if share.shown else "passed" if share.excluded and not weak else "unclear"
+            )
         if self.rule.sign * self._nearer > self.rule.sign * self.rule.limit:
             return "failed"
-        weak = is_weak(self.row) or self.unanswered
         return "unclear" if self._exceeds(self._farther) or weak else "passed"
 
     @property
@@ -164,6 +239,8 @@ class Case:
         ``MOST_TIMES``, and where the limit does not lie inside the interval.
         """
         value = self.row.number
+        if share := self.share:
+            return None if share.excluded else share.times
         if value is None or not self._exceeds(self._farther):
             return None
         towards = self._nearer if self._exceeds(value) else self._farther
@@ -171,6 +248,11 @@ class Case:
         if distance * math.sqrt(MOST_TIMES) < abs(towards - value):
             return None
         return max(FEWEST_TIMES, float(f"{((towards - value) / distance) ** 2:.2g}"))
+
+    @property
+    def share(self) -> ShareBeyond | None:
+        """The updates with a record beyond the limit, where the row lists updates."""
+        return ShareBeyond.of(self.row, self.rule.sign, self.rule.limit)
 
     @property
     def words(self) -> str:
@@ -181,6 +263,8 @@ class Case:
         if self.corrected:
             low, high = map(number, self.ends)
             measured += f", corrected to [{low}, {high}],"
+        if share := self.share:
+            return self._counted(f"{measured}, {share}", share, limit)
         if self.outcome != "unclear":
             relations = ("is within", "exceeds") if self.rule.sign > 0 else ("reaches", "is below")
             rest = self._margin if self.outcome == "failed" else self._unproven
@@ -192,6 +276,20 @@ class Case:
         if self.unanswered and not inside and not is_weak(self.row):
             remedy = f"{self.unanswered}, and it may get more"
         return f"{measured} {undecided} a value {direction} {limit}; {remedy}"
+
+    def _counted(self, measured: str, share: ShareBeyond, limit: str) -> str:
+        """Words the count of updates with a record below the limit."""
+        if self.outcome == "failed":
+            return f"{measured} below {limit}"
+        if self.outcome == "passed":
+            return f"{measured} below {limit}{self._unproven}"
+        if share.excluded:
+            why = self.unanswered or weakness(self.row)
+            return f"{measured} below {limit}; {why}, and it may get more"
+        if share.count:
+            return f"{measured} below {limit}, {share.by_chance:,} of another update by chance"
+        remedy = would_settle(self.row, self.times, tried=share.tried)
+        return f"{measured} below {limit} do not exclude {TOLERATED:.0%}; {remedy}"
 
     @property
     def _nearer(self) -> float:
@@ -239,7 +337,12 @@ def weakness(row: Measurement) -> str:
 
 
 def would_settle(
-    row: Measurement, times: float | None, *, inside: bool = True, options: bool = True
+    row: Measurement,
+    times: float | None,
+    *,
+    inside: bool = True,
+    options: bool = True,
+    tried: int | None = None,
 ) -> str:
     """Advises how to settle an undecided row.
 
@@ -249,7 +352,11 @@ def would_settle(
             settle it.
         inside: whether the limit lies inside the interval; else a weak adversary is the reason.
         options: whether to name the options that give a stronger adversary.
+        tried: number of attacked updates that the row lists.
     """
+    if tried is not None and times is not None:
+        wanted = max(tried + 1, math.ceil(times * tried - 1e-9))
+        return f"{wanted:,} attacked updates instead of {tried:,} would (--batches, --solved)"
     if row.unbounded and row.doubts:
         return row.doubts[0]
     metric = known_metrics().get(row.id)

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from gradaudit.audits.gathering import members
 from gradaudit.errors import UsageError
 from gradaudit.judging.answered import unanswered
-from gradaudit.judging.case import Case, correct, ends_of
+from gradaudit.judging.case import Case, ShareBeyond, correct, ends_of
 from gradaudit.judging.policy import (
     DEFAULT,
     Ignore,
@@ -24,8 +24,16 @@ from gradaudit.judging.policy import (
     layer_matches,
     read_policy,
 )
-from gradaudit.judging.verdict import ATTACK, FAIL_ON, KNOWN, UNJUDGED, missing_evidence, verdict
-from gradaudit.measurement import dict_of, text_of, texts_of
+from gradaudit.judging.verdict import (
+    ANSWERED,
+    ATTACK,
+    FAIL_ON,
+    KNOWN,
+    UNJUDGED,
+    missing_evidence,
+    verdict,
+)
+from gradaudit.measurement import CLOSEST, dict_of, text_of, texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = ("failed", "unclear")
@@ -45,22 +53,23 @@ Met = list[tuple[int, Rule, list[Measurement]]]
 def excuse_known(judged: Report, baseline: Report) -> Report:
     """Returns the judged report with findings excused that the judged baseline has too.
 
-    A failure is ``known`` where the same rule failed the same row of the baseline, or could not
-    exclude a failure, and the row is no worse than it was: the intervals, or what the values are
-    known to, overlap or the new one lies on the better side, or, where neither row has one, the
-    value is worse by no more than ``TOLERANCE`` of the baseline's size or of its distance from the
-    limit, whichever is larger.
-    What is unclear passes, and stays unclear, where it was unclear or failed in the baseline and is
-    no worse. Rows that could not be measured are never known: what nobody looked at is excused by
-    nothing.
+    A failure is ``known`` where the same rule judged the same row of the baseline, and the row is
+    no worse than it was: the intervals, or what the values are known to, overlap or the new one
+    lies on the better side. Where neither row has one, the row must have failed in the baseline
+    too, and be worse by no more than ``TOLERANCE`` of the baseline's size or of its distance from
+    the limit, whichever is larger.
+    What is unclear passes, and stays unclear, where it is no worse. Rows that could not be measured
+    are never known: what nobody looked at is excused by nothing.
     """
-    earlier = {(x.rule, x.key) for x in baseline.findings if x.outcome in _EXCUSED}
+    earlier = {(x.rule, x.key): x.outcome for x in baseline.findings if x.outcome in ANSWERED}
     before, now = baseline.by_key(), judged.by_key()
     findings = []
     for finding in judged.findings:
-        if finding.outcome in _EXCUSED and (finding.rule, finding.key) in earlier:
-            was = before[finding.key]
-            if not worse(now[finding.key], was, finding):
+        outcome = earlier.get((finding.rule, finding.key))
+        if finding.outcome in _EXCUSED and outcome is not None:
+            row, was = now[finding.key], before[finding.key]
+            bounded = row.known_to is not None or was.known_to is not None or CLOSEST in row.details
+            if (outcome != "passed" or bounded) and not worse(row, was, finding):
                 words = f"{finding.message}{KNOWN}{estimate(was)} in the baseline"
                 unclear = finding.outcome == "unclear"
                 excused = {"unclear": "pass"} if unclear else {"outcome": "known"}
@@ -75,6 +84,10 @@ def worse(now: Measurement, before: Measurement, rule: Finding) -> bool:
     limit = rule.limit
     if value is None or was is None or limit is None:
         return True
+    sign = 1 if rule.min is None else -1
+    shares = [ShareBeyond.of(row, sign, limit) for row in (now, before)]
+    if shares[0] and shares[1]:
+        return shares[0].interval[0] > shares[1].interval[1]
     room = 0.0
     if now.known_to is None and before.known_to is None and math.isfinite(was):
         room = TOLERANCE * max(abs(was), abs(was - limit))

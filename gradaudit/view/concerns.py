@@ -6,11 +6,11 @@ from typing import NamedTuple, Self
 
 from gradaudit.audits import Metric
 from gradaudit.core.text import number, variant_text
-from gradaudit.judging.case import ends_of, weakness, would_settle
+from gradaudit.judging.case import ShareBeyond, ends_of, weakness, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import failing_levels, open_findings
-from gradaudit.measurement import numbers_of, text_of
+from gradaudit.measurement import text_of
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import WHAT_IS_PRIVATE, Place, batch_size, filled_in, secret_of
@@ -131,13 +131,15 @@ def evidence_of(
     """Formats evidence: ``AUROC 0.920 [0.846, 0.994] (property) in fc1``."""
     where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
     text = f"{known.noun if known and known.noun else finding.metric} {estimate(row)}"
-    text += f"{_played(row)}{where}{attempts(finding, row)}"
+    share = share_of(finding, row)
+    text += f"{_played(row)}{where}{f', {share}' if share else ''}"
     if finding.ends is not None:
         low, high = map(number, finding.ends)
         text += f", corrected to [{low}, {high}]"
     if possible:
         text += f", {possible.upper()} not excluded"
-    if finding.outcome == "unclear" and not _holds(finding, row):
+    weak = share.excluded if share else not _holds(finding, row)
+    if finding.outcome == "unclear" and weak:
         text += f", but {weakness(row)}"
     if finding.outcome == "passed" and known is not None:
         size = batch_size(row.details)
@@ -146,25 +148,11 @@ def evidence_of(
     return text
 
 
-def attempts(finding: Finding, row: Measurement) -> str:
-    """Count records beyond the limit, with Clopper and Pearson's interval of their share.
-
-    ``, 4 of 4 records [40 %, 100 %]``; empty where the row lists no records. Records whose update
-    showed nothing were tried, too.
-    """
-    answers = numbers_of(row.details.get("answers"))
-    if not answers or finding.limit is None:
-        return ""
-    # SciPy takes long to import, and few reports list records
-    from gradaudit.core.statistics.intervals import clopper_pearson
-
-    sign = 1 if finding.min is None else -1
-    beyond = sum(sign * (answer - finding.limit) > 0 for answer in answers)
-    refused = row.details.get("updates_refused")
-    tried = len(answers) + (refused if isinstance(refused, int) else 0)
-    low, high = clopper_pearson(beyond, tried)
-    noun = "record" if tried == 1 else "records"
-    return f", {beyond:,} of {tried:,} {noun} [{100 * low:.0f} %, {100 * high:.0f} %]"
+def share_of(finding: Finding, row: Measurement) -> ShareBeyond | None:
+    """Count the updates with a record beyond the limit; None where the row lists none."""
+    if finding.limit is None:
+        return None
+    return ShareBeyond.of(row, 1 if finding.min is None else -1, finding.limit)
 
 
 def _holds(finding: Finding, row: Measurement) -> bool:
@@ -311,7 +299,12 @@ def _remedy(finding: Finding, row: Measurement) -> str:
     """Says what would settle an unclear finding; empty for other findings."""
     if finding.outcome != "unclear":
         return ""
-    return would_settle(row, finding.times, inside=_holds(finding, row), options=False)
+    share = share_of(finding, row)
+    if share and share.count:
+        return f"{share.by_chance:,} of another update are as close by chance"
+    inside = not share.excluded if share else _holds(finding, row)
+    tried = share.tried if share and inside else None
+    return would_settle(row, finding.times, inside=inside, options=False, tried=tried)
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

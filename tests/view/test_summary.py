@@ -47,19 +47,19 @@ def test_every_verdict_has_its_advice(bits: Any, word: str, do: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "refused", "counts"),
+    ("closest", "counts"),
     [
-        ([0.01, 0.05, 0.2, 0.9], 0, "3 of 4 records [19 %, 99 %]"),
-        ([0.01] * 4, 0, "4 of 4 records [40 %, 100 %]"),
-        ([0.01], 3, "1 of 4 records [1 %, 81 %]"),
-        ([None, "x", 0.3], 0, "0 of 1 record [0 %, 98 %]"),
+        ([0.01, 0.05, 0.2, 0.9], "3 of 4 records [19 %, 99 %]"),
+        ([0.01] * 4, "4 of 4 records [40 %, 100 %]"),
+        ([0.01, "inf", "inf", "inf"], "1 of 4 records [1 %, 81 %]"),
+        ([0.3], "0 of 1 record [0 %, 98 %]"),
     ],
 )
 def test_records_are_counted_with_the_exact_interval_of_their_share(
-    answers: list[Any], refused: int, counts: str
+    closest: list[Any], counts: str
 ) -> None:
     """Of n of n records the lower end is .025^(1/n); a value at the limit is not beyond it."""
-    listed = {"answers": answers, "updates_refused": refused, "setting": "diagnostic"}
+    listed = {"closest": closest, "setting": "diagnostic", "effort": "quick"}
     rule = {"metric": "attack.relative_error", "min": 0.3}
     measured = row("attack.relative_error", None, 0.29, details=listed)
     shown = view(make_report(measured), Policy.model_validate({"rules": [rule]}))
@@ -126,6 +126,6 @@ def test_no_sentence_names_a_metric_by_its_identifier(metric: str) -> None:
 
 
 def test_a_detail_named_like_the_audit_is_no_name_of_an_attack() -> None:
-    facts = {"answers": [1e-9], "attack": {"layer": "fc1"}}
+    facts = {"closest": [1e-9], "attack": {"layer": "fc1"}}
     (found,) = view(make_report(row("attack.relative_error", None, 1e-9, details=facts))).concerns
     assert found.evidence == "relative error 1.00e-9, 1 of 1 record [3 %, 100 %]"

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, JsonValue
 from torch import Tensor
 
@@ -207,6 +208,15 @@ class AttackerView:
     def clipped(self, inputs: Tensor) -> Tensor:
         """Inputs inside the known range of values; as they are where none is known."""
         return inputs if self.bounds is None else inputs.clamp(*self.bounds)
+
+    def rounded(self, inputs: Tensor) -> Tensor:
+        """Round the one-hot groups of records (…, columns) to their largest element."""
+        records = inputs.clone()
+        for positions in map(list, self.one_hot_groups):
+            group = inputs[..., positions]
+            largest = F.one_hot(group.nan_to_num().argmax(dim=-1), len(positions)).to(group)
+            records[..., positions] = torch.where(group.isfinite(), largest, group)
+        return records
 
 
 class ReconstructionOptions(BaseModel):

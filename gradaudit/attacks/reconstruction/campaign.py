@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,13 @@ class Campaign:
         scored = choice.update is None or bool(choice.records)
         execution = Execution(subject.seed, subject.jobs, progress)
         return cls(observed, scored, facts, execution, tuple(batches), threat)
+
+    def first(self, count: int) -> Self:
+        """Return the campaign of the first updates alone."""
+        if count >= len(self.observed):
+            return self
+        observed = [self.observed[number] for number in range(count)]
+        return replace(self, observed=observed, drawn=self.drawn[:count])
 
     @property
     def batch(self) -> int:

@@ -224,7 +224,11 @@ class ClosedFormOptions(base.ReconstructionOptions):
         gt=0,
         description="Largest number of floating-point operations of the search, in billions.",
     )
-    box: bool = Field(True, description="Clip the reconstruction to the known range of values.")
+    box: bool = Field(
+        True,
+        description="Clip the reconstruction to the known range of values, and round one-hot "
+        "groups to their largest element.",
+    )
 
 
 class ClosedForm(Reconstruction[ClosedFormOptions]):
@@ -234,7 +238,8 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
     candidate is the row with the largest bias gradient alone. Of the first layer that is the
     record. Of a later one it is that layer's input: the record is then sought by least squares
     through the layers before, and is determined only where their Jacobian has full column rank
-    (condition 1), which the report says.
+    (condition 1), which the report says. An attacker who knows a table's columns rounds their
+    one-hot groups.
 
     Source: L. Fan et al., "Rethinking privacy preserving deep learning" (2020), theorem 2.1.
     """
@@ -277,7 +282,9 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
             details |= behind
         records = records.reshape(2, 1, *view.shape)
         return Candidates(
-            inputs=(view.clipped(records) if self.options.box else records).to(view.dtype),
+            inputs=(view.rounded(view.clipped(records)) if self.options.box else records).to(
+                view.dtype
+            ),
             labels=None if view.labels is None else view.labels.expand(2, *view.labels.shape),
             scores=torch.tensor(layer.misfits(inputs), dtype=torch.float64),
             diverged=~records.flatten(1).isfinite().all(dim=1),

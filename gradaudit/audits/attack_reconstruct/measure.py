@@ -24,6 +24,7 @@ from gradaudit.attacks.reconstruction.campaign import (
     example_name,
     expect_folder,
 )
+from gradaudit.attacks.reconstruction.closeness import assigned, relative_error
 from gradaudit.attacks.reconstruction.matching.unknowns import read_start
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.attack_reconstruct import AttackReconstruct
@@ -40,7 +41,7 @@ from gradaudit.core.statistics.intervals import clopper_pearson, student
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.differentiation import cut_of_input
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.measurement import CUT_DERIVATIVE
+from gradaudit.measurement import CHANCE, CLOSEST, CUT_DERIVATIVE
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement, Variant
@@ -51,6 +52,8 @@ METRICS = (*SCORES, "label_accuracy", "attacker_score")
 _PREPARING = 5
 """Passes of a record that it takes to look at an update, before it is attacked."""
 _RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0), "certainty": (0.0, 1.0)}
+SEARCHES = 9
+"""Factor of ``batches`` that bounds ``solved`` where the closed form searches for the record."""
 _FEWEST = 5
 """Values, below which an interval of their mean would say nothing."""
 NO_PICTURE = (
@@ -164,15 +167,31 @@ def _number(value: float) -> JsonValue:
 def cost(audit: AttackReconstruct, subject: Subject) -> float:
     """The largest cost of all restarts of all methods on all batches."""
     options = audit.options
-    methods, updates = _methods(options).values(), options.count(subject)
-    steps = sum(method.steps() for method in methods)
+    methods = _methods(options).values()
     model = FunctionalModel.of(subject.target, dtype=torch.float32)
     record = model.cast(subject.records.inputs[:1])
-    calls = sum(m.calls_on(model, record) for m in methods)
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
-    calls = calls * times + _PREPARING
-    return subject.work(steps * options.passes(size) * updates, calls * updates)
+    rounds = options.rounds(len(subject.targets))
+    counts = [rounds * _count(method, options, subject) for method in methods]
+    steps = sum(n * method.steps() for n, method in zip(counts, methods, strict=True))
+    calls = sum(
+        n * (m.calls_on(model, record) * times + _PREPARING)
+        for n, m in zip(counts, methods, strict=True)
+    )
+    return subject.work(steps * options.passes(size), calls)
+
+
+def _count(method: Method, options: ReconstructOptions, subject: Subject) -> int:
+    """Count the updates that a method attacks; those in closed form attack more."""
+    updates = options.count(subject) // options.rounds(len(subject.targets))
+    if method.restarts or options.records or options.update is not None:
+        return updates
+    model = FunctionalModel.of(subject.target, dtype=torch.float32)
+    calls = method.calls_on(model, model.cast(subject.records.inputs[:1]))
+    searches = calls > method.calls() or method.steps() > 1
+    least = min(options.solved, SEARCHES * options.batches) if searches else options.solved
+    return max(updates, options.model_copy(update={"batches": least}).drawn(subject.samples))
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -193,8 +212,10 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
     for targets, variant in attacked_together(subject, options):
         *earlier, newest = (_threat(options, subject, target, start) for target in targets)
         threat = replace(newest, earlier=tuple(earlier))
-        campaign = campaign_of(options, subject, threat, progress)
-        yield from _of_methods(audit, subject, methods, campaign, variant)
+        counts = {text: _count(method, options, subject) for text, method in methods.items()}
+        most = options.model_copy(update={"batches": max(counts.values())})
+        campaign = campaign_of(most, subject, threat, progress)
+        yield from _of_methods(audit, subject, methods, counts, campaign, variant)
 
 
 def _expect_statistics(options: ReconstructOptions, methods: Collection[Method]) -> None:
@@ -288,14 +309,17 @@ def _of_methods(
     audit: AttackReconstruct,
     subject: Subject,
     methods: Mapping[str, Method],
-    campaign: Campaign,
+    counts: Mapping[str, int],
+    every: Campaign,
     variant: Variant,
 ) -> Iterator[Measurement]:
     results: dict[str, list[Measurement]] = {}
+    errors: dict[str, list[RecordErrors]] = {}
     reasons: dict[str, str] = {}
     records = subject.records
     cut = cut_of_input(FunctionalModel.of(subject.target), records.inputs, records.labels)
     for text, method in methods.items():
+        campaign = every.first(counts[text])
         try:
             score = partial(attempt, scored=campaign.scored)
             answers = campaign.outcomes(*attacking(score, method))
@@ -315,13 +339,18 @@ def _of_methods(
         if cut is not None:
             facts[CUT_DERIVATIVE] = cut
         result = MethodAttempts(attempts, campaign.batch, audit.options.success)
-        results[text] = list(result.rows(Rows(type(audit)), facts))
+        errors[text] = record_errors(campaign, answers) if campaign.scored else []
+        results[text] = [
+            row.with_details(closest_of([errors[text]])) if row.metric == "relative_error" else row
+            for row in result.rows(Rows(type(audit)), facts)
+        ]
     if not results:
         listed = "; ".join(f"{text}: {why}" for text, why in reasons.items())
         raise NotApplicable(listed if len(methods) > 1 else next(iter(reasons.values())))
-    first = campaign.observed[0]
+    first = every.observed[0]
     could = prospects(first.view.rounds[0], first.records[:1], first.labels[:1], subject.seed)
-    yield from _headline(audit, list(results.values()), could, variant)
+    closest = closest_of(list(errors.values()))
+    yield from _headline(audit, list(results.values()), could, variant, closest)
     for text, rows in results.items() if len(methods) > 1 else ():
         for row in rows:
             yield row.model_copy(update={"variant": {**variant, "method": text}})
@@ -334,6 +363,7 @@ def _headline(
     results: Sequence[Sequence[Measurement]],
     could: dict[str, JsonValue],
     variant: Variant,
+    closest: Details,
 ) -> Iterator[Measurement]:
     """Choose the method with the closest reconstructions as the headline, and name it.
 
@@ -341,10 +371,56 @@ def _headline(
     """
     several: Details = {RISKIEST_BY: ["method"]} if len(results) > 1 else {}
     for row in min(results, key=_distance):
-        more = {"layer_by_layer": could} if row.metric in audit.headline else {}
-        yield row.model_copy(
-            update={"variant": variant, "details": {**row.details, **more, **several}}
+        judged = row.metric in audit.headline and row.status == "measured"
+        prospect: Details = {"layer_by_layer": could} if row.metric in audit.headline else {}
+        more = {**prospect, **(closest if judged and closest else several)}
+        yield row.model_copy(update={"variant": variant, "details": {**row.details, **more}})
+
+
+@dataclass(frozen=True)
+class RecordErrors:
+    """Relative errors of the closest record of an update, and of another update's records.
+
+    ``own`` is infinite where the attack shows nothing; ``other`` is what chance gives.
+    """
+
+    own: float = math.inf
+    other: float = math.inf
+
+
+def record_errors(
+    campaign: Campaign, answers: Sequence[Attempt | NotApplicable]
+) -> list[RecordErrors]:
+    """Compute the errors of the closest record of each update, and of the next update's."""
+    found = []
+    for number, made in enumerate(answers):
+        answer = None if isinstance(made, NotApplicable) else made.candidates.records
+        if answer is None:
+            found.append(RecordErrors())
+            continue
+        own, other = (campaign.drawn[place % len(answers)].inputs for place in (number, number + 1))
+        rebuilt = answer.detach().cpu().double()[None]
+        errors = (
+            float(relative_error(truth, assigned(truth, rebuilt)).min())
+            for truth in (own.cpu().double(), other.cpu().double())
         )
+        found.append(RecordErrors(*errors) if len(answers) > 1 else RecordErrors(next(errors)))
+    return found
+
+
+def closest_of(errors: Sequence[Sequence[RecordErrors]]) -> Details:
+    """Return the closest errors of each update over all methods, as details of the headline."""
+    known = [each for each in errors if each]
+    if not known:
+        return {}
+    updates = [
+        [each[number] for each in known if number < len(each)]
+        for number in range(max(map(len, known)))
+    ]
+    return {
+        CLOSEST: [_number(min(each.own for each in update)) for update in updates],
+        CHANCE: [_number(min(each.other for each in update)) for update in updates],
+    }
 
 
 def _distance(rows: Sequence[Measurement]) -> float:

@@ -192,6 +192,12 @@ class ReconstructOptions(BatchOptions, RoundsOptions):
     start: Path | None = Field(
         None, description="Numpy file (.npy) with the batch that --init given starts from."
     )
+    solved: int = Field(
+        36,
+        ge=1,
+        description="Number of updates that attacks without an optimiser solve, where --batches "
+        "are fewer: of 36, none rebuilt excludes that one in ten is.",
+    )
     success: float = Field(
         0.1, gt=0, description="Largest relative error at which a restart counts as a success."
     )
