@@ -11,7 +11,7 @@ from scipy.special import gammaincinv
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_composed
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
-from gradaudit.audits.job.probing import Probe
+from gradaudit.audits.job.probing import LeftNumbers, Probe
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.parts import library
 
@@ -68,8 +68,8 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStre
     """
     bare = _unprotected(probe)
     measured = 0.0 if bare else 2 * _least_noise(probe) / max(probe.sensitivity, _NOTHING)
-    assumed = probe.numbers if chain.assumed else ()
-    return replace(_by_law(chain, probe, noise, measured), measured=measured, assumed=assumed)
+    strength = _by_law(chain, probe, noise, measured)
+    return replace(strength, measured=measured, assumed=probe.numbers.assumed)
 
 
 def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float) -> NoiseStrength:
@@ -77,11 +77,13 @@ def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float)
         return NoiseStrength(
             None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions"
         )
-    numbers = [*(() if chain.assumed else probe.numbers), *probe.counts]
+    numbers = [*probe.numbers.clear, *probe.counts]
     reason = _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
     if reason:
         why = f"infinite, because {reason}"
         return NoiseStrength(None, why, clear=True, without=_without(chain, probe, noise))
+    if probe.numbers.noisy:
+        return NoiseStrength(None, f"{UNKNOWN}the noise on {probe.numbers.noisy[0]}")
     if chain.known is not None and chain.lawful:
         known = chain.known
         why = "the law of LocalDpMod, known from its source"
@@ -99,7 +101,7 @@ def _without(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStrengt
     """Compute the protection of a result without the arrays and numbers that leave in clear."""
     clear = {*probe.untouched, *probe.bare, *probe.counts}
     kept = tuple(change for change in probe.array_changes if change.key not in clear)
-    rest = replace(probe, array_changes=kept, numbers=())
+    rest = replace(probe, array_changes=kept, numbers=LeftNumbers())
     if reason := "nothing else leaves" if not rest.carrying else _unprotected(rest):
         return NoiseStrength(None, f"{UNKNOWN}{reason}")
     measured = 2 * _least_noise(rest) / max(rest.sensitivity, _NOTHING)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Level, Link, LoadedJob, fault
-from gradaudit.audits.job.probing import Probe, idle
+from gradaudit.audits.job.probing import LeftNumbers, Probe, idle
 from gradaudit.core.files import read_file
 from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
@@ -69,14 +69,18 @@ def faults_of(
 
 
 def number_faults(
-    chain: JobChain, numbers: Sequence[str], counts: Sequence[str] = (), name: str = ""
+    chain: JobChain, numbers: LeftNumbers, counts: Sequence[str] = (), name: str = ""
 ) -> Iterator[Fault]:
-    """List numbers that leave in clear: those that were seen or declared, and those assumed."""
-    known = [*(() if chain.assumed else numbers), *counts]
-    if known:
-        yield chain.fault(name or "numbers-in-clear", numbers=listed(known))
-    if chain.assumed and numbers:
-        yield chain.fault("numbers-assumed", numbers=listed(numbers))
+    """List numbers that leave in clear, under noise, assumed, or constant."""
+    lists = {
+        name or "numbers-in-clear": [*numbers.clear, *counts],
+        "numbers-under-noise": numbers.noisy,
+        "numbers-assumed": numbers.assumed,
+        "numbers-constant": numbers.constant,
+    }
+    for kind, each in lists.items():
+        if each:
+            yield chain.fault(kind, numbers=listed(each, 6))
 
 
 def format_faults(
@@ -105,7 +109,7 @@ def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
         yield chain.fault("no-clip")
     elif probe.by_parts and (beyond or not clips):
         level: Level = "error" if beyond else "warning"
-        most = max(probe.alone.values())
+        most = max(span.value for span in probe.alone.values())
         yield chain.fault("clip-per-array", level, whole=probe.sensitivity, one=most)
     if probe.halved:
         yield chain.fault(f"float16-{'before' if probe.halved_first else 'after'}-noise")

@@ -19,7 +19,7 @@ from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.array_changes import LEAVES
-from gradaudit.audits.dp_audit.middleware.payload import Layout, Outgoing, simulated
+from gradaudit.audits.dp_audit.middleware.payload import Layout, simulated
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import (
     RELATIONS,
@@ -36,8 +36,9 @@ from gradaudit.audits.job.findings import (
     number_faults,
     weaker_scope,
 )
-from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Reply
 from gradaudit.audits.job.probing import (
+    LeftNumbers,
     Probe,
     left_numbers,
     probe,
@@ -112,7 +113,7 @@ class Audited:
         faults: each with its repair.
         other_formats: of these chains, arrays that leave as training made them in formats other
             than the chain's, by position and format.
-        numbers: of every chain, those that leave as they are, by position.
+        numbers: of every chain, those that leave, by position.
         strength: of the training's chain by scope.
         central: of the server's release, where it adds noise.
         server: noise of the released mean, where the job has a strategy that adds any.
@@ -123,7 +124,7 @@ class Audited:
     probes: dict[int, Probe] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     other_formats: dict[int, dict[str, list[str]]] = field(default_factory=dict)
-    numbers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    numbers: dict[int, LeftNumbers] = field(default_factory=dict)
     strength: dict[str, NoiseStrength] = field(default_factory=dict)
     central: NoiseStrength | None = None
     server: object = None
@@ -150,7 +151,7 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
         raise UsageError(f"{folder}: no such folder; name that of a Flower app or an NVFlare job")
     if options.site is not None and not options.site.exists():
         raise UsageError(f"--site {options.site}: no such file; name the site's privacy.json")
-    replies = declared_numbers(options.replies)
+    replies = replies_of(options.replies)
     if any(folder.glob("meta.*")):
         loader = _loader("NVFlare", "nvflare_job")
         job: LoadedJob = loader.load(folder, options.site, options.model, options.client)
@@ -164,30 +165,56 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
             f"{folder}: neither meta.json (an NVFlare job) nor pyproject.toml (a Flower app) is "
             "there"
         )
-    if replies is not None:
-        for chain in job.chains:
-            chain.declare(replies)
+    _declare(job, replies)
     return job
 
 
-def declared_numbers(replies: Sequence[str]) -> dict[str, float | None] | None:
-    """Parse the numbers that replies are declared to hold, by name; None without any.
+def replies_of(texts: Sequence[str]) -> list[Reply]:
+    """Parse the numbers that replies are declared to hold.
 
     Raises:
         UsageError: a constant is no number.
     """
-    if not replies:
-        return None
-    found: dict[str, float | None] = {}
-    for text in replies:
-        name, equals, value = text.partition("=")
+    found = []
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
         try:
-            found[name.strip()] = float(value) if equals else None
+            number = float(value) if equals and value != "none" else None
         except ValueError:
             raise UsageError(
-                f"--replies {text}: {value!r} is no number; write NAME=NUMBER, or NAME alone"
+                f"--replies {text}: {value!r} is no number; write NAME=NUMBER, NAME=none, or "
+                "NAME alone"
             ) from None
-    return {name: value for name, value in found.items() if (name, value) != ("none", None)}
+        found.append(Reply(name, "none" if value == "none" else number))
+    return found
+
+
+def _declare(job: LoadedJob, replies: Sequence[Reply]) -> None:
+    """Declare the numbers of replies to the chains that they are for.
+
+    A name without a task is for the tasks whose replies usually hold it; where none does, for all.
+
+    Raises:
+        UsageError: a task is declared to send no number, and one beside that.
+    """
+    tasks = {chain.task for chain in job.chains}
+    usual = {name for chain in job.chains for name in chain.numbers}
+    for chain in job.chains:
+        declared = []
+        for reply in replies:
+            task, _, name = reply.name.rpartition(".")
+            if task in tasks:
+                declared += [replace(reply, name=name)] if task == chain.task else []
+            elif reply.name in chain.numbers or reply.name not in usual:
+                declared.append(reply)
+        none = [reply for reply in declared if (reply.name, reply.value) == ("none", None)]
+        if none and len(declared) > len(none):
+            other = next(reply for reply in declared if reply not in none)
+            raise UsageError(
+                f"--replies none: replies of {chain.task} hold {other.name} too; leave out none, "
+                "and write NAME=none for each number that is not sent"
+            )
+        chain.declare([Reply()] if none else declared)
 
 
 def _loader(framework: str, name: str) -> ModuleType:
@@ -229,8 +256,7 @@ def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, priva
     faults: list[Fault] = []
     try:
         if chain.carries == "numbers":
-            given = Outgoing({}, chain.form, chain.numbers)
-            found.numbers[i] = left_numbers(chain, given)
+            found.numbers[i] = left_numbers(chain, (), options.seed)
             if not private:
                 faults += number_faults(chain, found.numbers[i], name="metrics-unfiltered")
         else:
@@ -356,15 +382,20 @@ def _chain_rows(rows: Rows, found: Audited, i: int, chain: JobChain) -> Iterator
     links: list[JsonValue] = [{"name": x.name, "source": x.source} for x in chain.links]
     details: dict[str, JsonValue] = {"links": links, "chosen": chain.chosen, "key": chain.key}
     yield of.measured("chain", float(len(links)), details=details)
-    numbers, done = found.numbers.get(i, ()), found.probes.get(i)
-    arrays = found.clear(i)
-    known = () if chain.assumed else numbers
-    seen = {"arrays": arrays, "numbers": known, "assumed": numbers if chain.assumed else ()}
-    yield of.measured("unfiltered", float(len(arrays) + len(known)), details=_json(seen))
+    numbers, done = found.numbers.get(i, LeftNumbers()), found.probes.get(i)
+    arrays, names = found.clear(i), asdict(numbers)
+    seen = {"arrays": arrays, "numbers": names.pop("clear"), **names}
+    value = float(len(arrays) + len(numbers.clear))
+    yield of.measured("unfiltered", value, details=_json(seen))
     if done is None:
         return
     exact = {"exact": done.steady, "clipped_by_parts": done.by_parts}
-    yield of.measured("sensitivity", done.sensitivity, details=_json(exact))
+    ends = None if done.steady or not done.clipped else done.largest.interval
+    facts = _json(exact)
+    confidence = None if ends is None else 0.95
+    yield of.measured(
+        "sensitivity", done.sensitivity, interval=ends, confidence=confidence, details=facts
+    )
     noise = {change.key: change.noise for change in done.array_changes}
     yield of.measured("noise", done.noise[-2], details={"by_array": _json(noise)})
     yield of.measured("repeats", float(done.repeats))
@@ -481,13 +512,17 @@ def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
     if found.central is not None or strength.clear:
         return strength
     for i, chain in enumerate(found.job.chains):
-        numbers = found.numbers.get(i, ())
-        clear = [*(() if chain.assumed else numbers), *found.clear(i)]
-        if chain.chosen and chain.carries != "update" and clear:
+        numbers = found.numbers.get(i, LeftNumbers())
+        clear = [*numbers.clear, *found.clear(i)]
+        if not chain.chosen or chain.carries == "update":
+            continue
+        if clear:
             why = f"infinite, because {clear[0]} of {chain.task} leaves in clear"
             return NoiseStrength(None, why, clear=True, without=strength)
-        if chain.chosen and chain.carries != "update" and chain.assumed:
-            strength = replace(strength, assumed=(*strength.assumed, *numbers))
+        if numbers.noisy:
+            why = f"{UNKNOWN}the noise on {numbers.noisy[0]} of {chain.task}"
+            return NoiseStrength(None, why)
+        strength = replace(strength, assumed=(*strength.assumed, *numbers.assumed))
     return strength
 
 

@@ -4,9 +4,11 @@ With common random numbers two releases share their noise, which cancels in thei
 calls give the exact distance of a pair of updates. No training is run; updates are random.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +16,15 @@ from torch import Tensor
 
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, reproducible
 from gradaudit.audits.dp_audit.middleware.array_changes import LOOKS, ArrayChange, array_changes
-from gradaudit.audits.dp_audit.middleware.payload import LENGTHS, LONG, Layout, Outgoing, simulated
+from gradaudit.audits.dp_audit.middleware.distance import Distance, draw_differences
+from gradaudit.audits.dp_audit.middleware.payload import (
+    LENGTHS,
+    LONG,
+    Layout,
+    Outgoing,
+    as_array,
+    simulated,
+)
 from gradaudit.audits.job.loading.chains import Carry, JobChain
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
@@ -25,12 +35,36 @@ _ALIKE = 1e-6
 """Relative spread of norms that rounding makes; noise on d numbers spreads them by √(1/2d)."""
 _SAME = 0.02
 """Relative distance below which two norms count as equal: rounding of float32 weights."""
+_PAIRS = 16
+"""Pairs of releases that a distance is estimated from, where no seed holds the noise fast."""
+_HEAVIER, _FOLLOWS = (3, 1000), 0.05
+"""Factors of the received weights, with exact distances and estimated ones, and the share of the
+release, or of what is added to the weights, beyond which the release depends on them."""
 _NUMBERS = 4_000_000
 """Numbers of all releases of one update, which are held in memory at once."""
 _TINY = 2.0**-13
 """Relative change of a number of float16 that float16 rounds away and float32 keeps."""
+_FACTORS = (7.0, 3.0)
+"""Factors of a reply's numbers, behind which it shows what varies with them."""
 _DRAWS, _FEW_NUMBERS = 64, 1 << 18
 """Draws of the noise behind which such a change is looked for, and the numbers of all together."""
+
+
+@dataclass(frozen=True)
+class LeftNumbers:
+    """Names of the numbers and texts that leave beside a result's arrays, by what they vary with.
+
+    Attributes:
+        clear: with the update or with a declared number, and without noise.
+        noisy: from message to message, so that their noise is not known.
+        assumed: only with numbers that the reply is assumed to hold.
+        constant: numbers that vary with nothing, and that the training did not send; with value.
+    """
+
+    clear: tuple[str, ...] = ()
+    noisy: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,12 +82,12 @@ class Probe:
         fixed_length: whether what leaves has the same norm in every round, noise and all.
         halved: whether what leaves is of half precision.
         halved_first: whether it is rounded to half precision before the noise is added.
-        numbers: of the result, those that leave as they are.
+        numbers: that leave beside the arrays, and what they vary with.
     """
 
     array_changes: tuple[ArrayChange, ...]
-    spans: tuple[float, ...]
-    alone: Mapping[str, float]
+    spans: tuple[Distance, ...]
+    alone: Mapping[str, Distance]
     noise: tuple[float, ...]
     repeats: bool
     steady: bool
@@ -61,29 +95,36 @@ class Probe:
     fixed_length: bool
     halved: bool
     halved_first: bool
-    numbers: tuple[str, ...]
+    numbers: LeftNumbers
 
     @cached_property
     def clipped(self) -> bool:
-        """Whether the chain clips: longer updates leave at no larger distance."""
-        return self.spans[-1] <= self.spans[-2] * (1 + _SAME)
+        """Whether the chain clips: no longer update is shown to leave at a larger distance."""
+        return not self.spans[-1].exceeds(self.spans[-2], 1 + _SAME)
+
+    @property
+    def largest(self) -> Distance:
+        """The largest distance at which two updates leave; that of the longest, if estimated."""
+        return max(self.spans, key=lambda span: span.squared) if self.steady else self.spans[-1]
 
     @property
     def sensitivity(self) -> float:
         """The largest distance at which two updates leave; infinite without clipping."""
-        return max(self.spans) if self.clipped else np.inf
+        return self.largest.value if self.clipped else np.inf
 
     @property
     def by_parts(self) -> bool:
         """Whether arrays are clipped one by one, and not the update as a whole."""
-        parts = [span for span in self.alone.values() if span > 0]
-        return self.clipped and len(parts) > 1 and max(self.spans) > max(parts) * (1 + 5 * _SAME)
+        parts = [span for span in self.alone.values() if span.squared > 0]
+        whole = self.clipped and len(parts) > 1
+        return whole and all(self.largest.exceeds(part, 1 + 5 * _SAME) for part in parts)
 
     @property
     def own_clip(self) -> bool:
         """Whether the update is scaled by a factor that follows from the update itself."""
-        factors = [s / (2 * length) for s, length in zip(self.spans, LENGTHS, strict=False)]
-        steady = max(factors) - min(factors) <= _SAME * max(factors)
+        spans = zip(self.spans, LENGTHS, strict=False)
+        factors = [s.value / (2 * length) for s, length in spans if s.error < _SAME / 2 * s.squared]
+        steady = len(factors) > 1 and max(factors) - min(factors) <= _SAME * max(factors)
         grows = len(set(self.noise)) > 1 and self.noise[-1] > 10 * self.noise[LONG] > 0
         return not self.clipped and (grows or (steady and factors[-1] < 1 - 5 * _SAME))
 
@@ -133,6 +174,8 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
         unit = torch.where(untouched, 0.0, unit)  # what is untouched is no part of any clip
         unit = unit / unit.norm()
     common, long = CommonNoise(chain, sequence(seed, "common")), unit * LENGTHS[LONG]
+    steady = common.repeats(long[None])
+    draws = 1 if steady else _looks(layout, _PAIRS)
     noise = []
     for i, length in enumerate(LENGTHS):
         drawn = _draws(chain, unit * length, sequence(seed, i))
@@ -141,21 +184,18 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
             repeats, fixed_length = _repeats(chain, long, drawn), _fixed_length(drawn)
         del drawn
     halved = _halved(layout, chain.sent(long.float()).arrays)
-    given = Outgoing(layout.payload(long.float(), chain.form).arrays, chain.form, chain.numbers)
-    numbers = left_numbers(chain, given)
-    del given
     return Probe(
         array_changes=looked,
-        spans=_spans(common, unit),
-        alone={key: _span_alone(common, part, long) for key, part in _parts(layout, long)},
+        spans=_spans(common, unit, draws),
+        alone={k: _span_alone(common, part, long, draws) for k, part in _parts(layout, long)},
         noise=tuple(noise),
         repeats=repeats,
-        steady=common.repeats(long[None]),
-        on_weights=_on_weights(chain, unit, seed),
+        steady=steady,
+        on_weights=_on_weights(chain, unit, seed, draws),
         fixed_length=fixed_length,
         halved=halved,
         halved_first=halved and _rounds_first(chain, long, seed),
-        numbers=numbers,
+        numbers=left_numbers(chain, (long, -long, unit), seed),
     )
 
 
@@ -176,18 +216,58 @@ def untouched_in_other_formats(chain: JobChain, seed: Seed) -> dict[str, list[st
     return found
 
 
-def left_numbers(chain: JobChain, given: Outgoing) -> tuple[str, ...]:
-    """Find the numbers beside a result, without constants, that leave whatever their value is."""
-    others = replace(given, numbers={key: 7 * value for key, value in given.numbers.items()})
-    first, second = (chain.leaves(each).numbers for each in (given, others))
-    return tuple(
-        key
-        for key in given.numbers
-        if key not in chain.constants
-        and key in first
-        and first[key] == given.numbers[key]
-        and second[key] == others.numbers[key]
+def left_numbers(chain: JobChain, updates: Sequence[Tensor], seed: Seed) -> LeftNumbers:
+    """Find what leaves beside a result's arrays, and what it varies with under common noise.
+
+    Args:
+        chain: of a task.
+        updates: results to compare, (elements,) each; none for a result without arrays.
+        seed: of the chain's randomness.
+    """
+    arrays = [chain.layout.payload(update.float(), chain.form).arrays for update in updates]
+    given = Outgoing(arrays[0] if arrays else {}, chain.form, chain.numbers)
+
+    def left(given: Outgoing, *key: int | str) -> dict[str, Hashable]:
+        with reproducible(sequence(seed, "numbers", *key), torch.device("cpu")):
+            sent = chain.leaves(given)
+        return {name: _frozen(value) for name, value in {**sent.numbers, **sent.extras}.items()}
+
+    def multiplied(names: Collection[str], factor: float) -> Outgoing:
+        numbers = {k: v * factor if k in names else v for k, v in chain.numbers.items()}
+        return replace(given, numbers=numbers)
+
+    def varying(others: Iterable[Outgoing], *key: int | str) -> set[str]:
+        seen = [first, *(left(other, *key) for other in others)]
+        names = {name for values in seen for name in values}
+        return {name for name in names if len({values.get(name) for values in seen}) > 1}
+
+    first = left(given)
+    noisy = varying([given]) | varying([given], 1)
+    seen = {name for name in chain.declared if name not in chain.constants}
+    follows = varying([replace(given, arrays=each) for each in arrays[1:]])
+    follows |= varying(multiplied(seen, factor) for factor in _FACTORS)
+    assumed = varying(multiplied(chain.assumed, factor) for factor in _FACTORS)
+    added = (
+        chain.leaves(given).numbers.keys() - chain.bare(chain.layout.received, given).numbers.keys()
     )
+    return LeftNumbers(
+        clear=tuple(name for name in first if name in follows - noisy),
+        noisy=tuple(name for name in first if name in noisy),
+        assumed=tuple(name for name in first if name in assumed - follows - noisy),
+        constant=tuple(f"{k}={first[k]}" for k in first if k in added - follows - noisy - assumed),
+    )
+
+
+def _frozen(value: Any) -> Hashable:
+    """Convert a value of a message into one that is equal only where every number in it is."""
+    value = as_array(value) if isinstance(value, Tensor) else value
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return tuple((key, _frozen(each)) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    return repr(value)
 
 
 def _looks(layout: Layout, most: int) -> int:
@@ -210,25 +290,24 @@ def _noise(releases: Tensor) -> float:
     return float(variance[noisy].mean().sqrt()) if noisy.any() else 0.0
 
 
-def _span(common: CommonNoise, update: Tensor) -> float:
-    there, back = common(torch.stack([update, -update]), update[None][:0])
-    return float((there - back).norm())
+def _span(common: CommonNoise, update: Tensor, draws: int) -> Distance:
+    return Distance.from_draws(draw_differences(common, update, -update, draws))
 
 
-def _span_alone(common: CommonNoise, part: Tensor, long: Tensor) -> float:
+def _span_alone(common: CommonNoise, part: Tensor, long: Tensor, draws: int) -> Distance:
     """Measure the distance when one array alone changes, or the others change very little."""
     try:
-        return _span(common, part)
+        return _span(common, part, draws)
     except AuditError:
-        return _span(common, torch.where(part == 0, long * _TINY, part))
+        return _span(common, torch.where(part == 0, long * _TINY, part), draws)
 
 
-def _spans(common: CommonNoise, unit: Tensor) -> tuple[float, ...]:
+def _spans(common: CommonNoise, unit: Tensor, draws: int) -> tuple[Distance, ...]:
     """Measure distances for each of ``LENGTHS``, and for ``LONGER`` where they still grow."""
-    spans = [_span(common, unit * length) for length in LENGTHS]
-    for length in LONGER if spans[-1] > spans[-2] * (1 + _SAME) else ():
+    spans = [_span(common, unit * length, draws) for length in LENGTHS]
+    for length in LONGER if spans[-1].exceeds(spans[-2], 1 + _SAME) else ():
         try:
-            spans.append(_span(common, unit * length))
+            spans.append(_span(common, unit * length, draws))
         except AuditError:  # as of half precision, in which so long an update is infinite
             break
     return tuple(spans)
@@ -255,17 +334,22 @@ def _repeats(chain: JobChain, update: Tensor, releases: Tensor) -> bool:
     return bool((releases[0] + back).norm() > 1e-3 * releases[0].norm())
 
 
-def _on_weights(chain: JobChain, unit: Tensor, seed: Seed) -> bool:
-    """Whether the received weights change the release of the same update."""
-    layout = chain.layout
-    larger = Layout({k: a * 3 if k in layout.real else a for k, a in layout.received.items()})
-    update = unit * LENGTHS[1]
-    common = sequence(seed, "weights")
-    here, there = (
-        CommonNoise(other, common)(update, update[None][:0])
-        for other in (chain, chain.receiving(larger))
-    )
-    return bool((here - there).norm() > 0.05 * max(float(here.norm()), 1e-12))
+def _on_weights(chain: JobChain, unit: Tensor, seed: Seed, draws: int) -> bool:
+    """Whether the received weights change the release of the same update.
+
+    Behind noise that no seed holds fast they are changed far more, and the release must follow.
+    """
+    layout, factor = chain.layout, _HEAVIER[draws > 1]
+    heavier = {k: a * factor if k in layout.real else a for k, a in layout.received.items()}
+    update, seed = unit * LENGTHS[1], sequence(seed, "weights")
+    chains = [CommonNoise(each, seed) for each in (chain, chain.receiving(Layout(heavier)))]
+    pairs = [[each(update, update[None][:0]) for each in chains] for _ in range(draws)]
+    moved = Distance.from_draws(torch.stack([here - there for here, there in pairs]))
+    least = float(pairs[0][0].norm())
+    if draws > 1:
+        weights = (layout.received[key].astype(float) for key in layout.real)
+        least = (factor - 1) * sqrt(sum(float((array**2).sum()) for array in weights))
+    return moved.exceeds(Distance((_FOLLOWS * max(least, 1e-12)) ** 2))
 
 
 def _fixed_length(releases: Tensor) -> bool:

@@ -167,9 +167,10 @@ def server_faults(job: LoadedJob, chain: JobChain, found: Multiplier) -> Iterato
         summed = job.secure is not None and "ServerSide" in name
         kind = "clip-of-the-sum" if summed else "server-noise-too-small"
         yield fault(kind, file, name, "server", **facts)
+    assumed = job.server.counted in chain.assumed
     if found.uneven < _KEPT * min(found.even, found.promised):
-        level: Level = "warning" if chain.assumed else "error"
-        facts["assumed"] = ", which are assumed to differ" if chain.assumed else ""
+        level: Level = "warning" if assumed else "error"
+        facts["assumed"] = ", which are assumed to differ" if assumed else ""
         name = "mean-weighted-by-counts"
         yield fault(name, file, "weighted_by_key", "server", level=level, **facts)
 

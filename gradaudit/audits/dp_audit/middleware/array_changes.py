@@ -12,6 +12,7 @@ from torch import Tensor
 from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, Hypotheses, reproducible
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.middleware import Middleware
+from gradaudit.audits.dp_audit.middleware.distance import Distance, draw_differences
 from gradaudit.audits.dp_audit.middleware.payload import Exchange, Payload, owner_of
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.core.randomness import Seed, sequence
@@ -39,7 +40,7 @@ class ArrayChange:
         key: its name in the state dict.
         kind: type and shape.
         before: L2 norm of what training changed.
-        after: L2 norm of what is left of that, without the noise.
+        left: L2 norm of what is left of that, without the noise.
         noise: deviation of the noise in an element, the root of its mean square.
         sent: whether it leaves at all.
         untouched: whether it leaves bit for bit as training made it, in every look.
@@ -50,12 +51,17 @@ class ArrayChange:
     key: str
     kind: str
     before: float
-    after: float
+    left: Distance
     noise: float
     sent: bool
     untouched: bool
     looks: int = LOOKS
     exchange: Exchange = "numpy"
+
+    @property
+    def after(self) -> float:
+        """The norm of what is left."""
+        return self.left.value
 
     @property
     def ratio(self) -> float | None:
@@ -88,6 +94,7 @@ class ArrayChange:
             "kind": self.kind,
             "norm_before": self.before,
             "norm_after": self.after,
+            **({"norm_after_interval": [*self.left.interval]} if self.left.error else {}),
             "noise": self.noise,
             "sent": self.sent,
             "clipped": self.clipped,
@@ -97,8 +104,8 @@ class ArrayChange:
 
     @property
     def clipped(self) -> bool:
-        """Whether the array's norm is smaller when it leaves than before."""
-        return self.sent and self.ratio is not None and self.ratio < _CLIPPED
+        """Whether the array's norm is shown to be smaller when it leaves than before."""
+        return self.sent and Distance((self.before * _CLIPPED) ** 2).exceeds(self.left)
 
 
 def array_changes(
@@ -108,7 +115,7 @@ def array_changes(
 
     Half the difference between what leaves of an update and of its opposite, under the same
     randomness, is what is left of it without additive noise; where no seed holds the noise fast it
-    is the mean of the looks.
+    is estimated from as many differences as looks.
 
     Raises:
         AuditError: the middleware fails.
@@ -117,18 +124,17 @@ def array_changes(
     with reproducible(sequence(seed, "looks"), update.device):
         sent = [mechanism.sent(update.float()) for _ in range(looks)]
     released = torch.stack([layout.update(one) for one in sent]).double()
-    deviation, left = released.std(dim=0), released.mean(dim=0)
+    deviation = released.std(dim=0)
     common = CommonNoise(mechanism, sequence(seed, "left"))
-    if common.repeats(update[None]):
-        there, back = common(torch.stack([update, -update]), update[None][:0])
-        left = (there - back) / 2
+    draws = 1 if common.repeats(update[None]) else looks
+    halves = draw_differences(common, update, -update, draws) / 2
     given = layout.payload(update.float(), mechanism.form)
     return [
         ArrayChange(
             key=key,
             kind=mechanism.kind(key),
             before=float(torch.linalg.vector_norm(update[at])),
-            after=float(torch.linalg.vector_norm(left[at])),
+            left=Distance.from_draws(halves[:, at]),
             noise=float(deviation[at].square().mean().sqrt()) if deviation[at].numel() else 0.0,
             sent=any(key in one.arrays for one in sent),
             untouched=all(as_it_was(key, given, one) for one in sent),

@@ -104,25 +104,27 @@ def reply_of(
 def outgoing(answer: Message, keys: Sequence[str] = ()) -> Outgoing:
     """Read a reply: its arrays under their own keys, or in order under given keys.
 
+    A number has the name of its record before its own where several records have that name.
+
     Raises:
-        AuditError: it is an error.
+        AuditError: it is an error, or two records hold an array of the same key.
     """
     if answer.has_error():
         raise AuditError(f"the reply is an error: {answer.error.reason}")
     arrays: dict[str, np.ndarray] = {}
-    for record in answer.content.array_records.values():
-        arrays |= arrays_of(record, keys)
+    for name, record in answer.content.array_records.items():
+        more = arrays_of(record, keys)
+        if twice := arrays.keys() & more.keys():
+            raise AuditError(f"the record {name!r} sends {min(twice)!r} a second time")
+        arrays |= more
+    values: dict[str, Any] = {}
     # legacy replies have their metrics in a record of settings
-    settings = answer.content.config_records.items()
-    metrics = [dict(record) for name, record in settings if name.endswith(".metrics")]
-    metrics += [dict(record) for record in answer.content.metric_records.values()]
-    numbers = {
-        key: float(value)
-        for record in metrics
-        for key, value in record.items()
-        if isinstance(value, int | float)
-    }
-    return Outgoing(arrays, "weights", numbers)
+    others: dict[str, Any] = {**answer.content.metric_records, **answer.content.config_records}
+    for name, each in others.items():
+        values |= {f"{name}.{k}" if k in values else k: value for k, value in each.items()}
+    numbers = {k: float(value) for k, value in values.items() if isinstance(value, int | float)}
+    extras = {k: value for k, value in values.items() if k not in numbers}
+    return Outgoing(arrays, "weights", numbers, extras=extras)
 
 
 def name_of(mod: Any) -> str:

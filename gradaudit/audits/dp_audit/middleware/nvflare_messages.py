@@ -10,6 +10,8 @@ from nvflare.apis.shareable import Shareable
 from gradaudit.audits.dp_audit.middleware.payload import Form, Outgoing, messaged, unpacked
 from gradaudit.errors import AuditError
 
+_DXO = "DXO"
+"""Key of a result's DXO among what a Shareable holds."""
 _KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
 
 
@@ -36,12 +38,14 @@ def outgoing(left: Shareable, given: Outgoing) -> Outgoing:
         AuditError: it holds neither weights, differences nor metrics.
     """
     dxo = from_shareable(left)
+    extras = {key: left[key] for key in left if key != _DXO}
     if dxo.data_kind == DataKind.METRICS:
-        return Outgoing({}, given.form, dict(dxo.data))
+        return Outgoing({}, given.form, dict(dxo.data), extras={**extras, **dxo.meta})
     form = next((form for form, kind in _KINDS.items() if kind == dxo.data_kind), None)
     if form is None:
         raise AuditError(
             f"leaves a DXO of {dxo.data_kind}; only weights and their differences can be looked at"
         )
     numbers = {k: float(v) for k, v in dxo.meta.items() if isinstance(v, int | float)}
-    return Outgoing(unpacked(dxo.data), form, numbers, given.exchange)
+    extras |= {key: value for key, value in dxo.meta.items() if key not in numbers}
+    return Outgoing(unpacked(dxo.data), form, numbers, given.exchange, extras)

@@ -1,7 +1,7 @@
 """Converts a model's arrays between a message and the vector of an update."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Literal
@@ -34,12 +34,21 @@ class Payload:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A client's result: its arrays, their form and format, and the numbers sent with them."""
+    """A client's result, and what is sent with its arrays.
+
+    Attributes:
+        arrays: by their keys.
+        form: of the arrays.
+        numbers: by name.
+        exchange: format of the arrays.
+        extras: other values that leave, such as lists and texts, by name.
+    """
 
     arrays: Arrays
     form: Form
     numbers: Mapping[str, float]
     exchange: Exchange = "numpy"
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,22 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import yaml
 
+from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.middleware import ClippedGaussian, Middleware
 from gradaudit.audits.dp_audit.middleware.payload import (
+    LENGTHS,
     Arrays,
     Exchange,
     Form,
     Layout,
     Outgoing,
     Payload,
+    simulated,
 )
+from gradaudit.core.randomness import sequence
 
 Level = Literal["error", "warning", "note"]
 Carries = Literal["update", "model", "numbers"]
@@ -65,6 +70,21 @@ def fault(
     return Fault(name, says, repair, file, key, task, level or known.get("level", "error"))
 
 
+@dataclass(frozen=True)
+class Reply:
+    """A number that somebody declares for clients' replies; without a name: there is none at all.
+
+    Attributes:
+        name: of the number.
+        value: of a constant; ``none`` if it is not sent, None if it follows from the data.
+    """
+
+    name: str = ""
+    value: float | Literal["none"] | None = None
+
+
+VARIES = 0.3
+"""Simulated value of a number that follows from the data."""
 Carry = Callable[[Arrays, Outgoing], Outgoing]
 """Of the arrays received and the training's result to what leaves."""
 
@@ -98,13 +118,15 @@ class JobChain(Middleware):
         carries: what the result holds.
         numbers: metrics, counts and meta data that the training sends beside its arrays.
         constants: names of those numbers that are the same in every reply.
-        assumed: whether the numbers are the framework's usual ones, and nobody declared them.
+        declared: names of those numbers that somebody declared; the others are the framework's
+            usual ones, and assumed.
         scope: of the site's privacy policy, or empty.
         chosen: whether this is the scope that the job runs in.
         file: where a filter or mod is added.
         key: the key of that file.
         line: of that file; None where it is not known.
         known: the law of the whole chain, where it is known.
+        bare: what becomes of a result without filters or mods.
         masked: whether arrays leave masked, so that the server sees the clients' sum alone.
         exchange: what the arrays are that the filters or mods get.
         exchanges: what they can be; those beside ``exchange`` are probed for what they leave.
@@ -119,13 +141,14 @@ class JobChain(Middleware):
     carries: Carries = "update"
     numbers: Mapping[str, float] = field(default_factory=dict)
     constants: Collection[str] = ()
-    assumed: bool = True
+    declared: Collection[str] = ()
     scope: str = ""
     chosen: bool = True
     file: str = ""
     key: str = ""
     line: int | None = None
     known: ClippedGaussian | None = None
+    bare: Carry = lambda received, given: given
     masked: bool = False
     exchange: Exchange = "numpy"
     exchanges: tuple[Exchange, ...] = ("numpy",)
@@ -140,11 +163,21 @@ class JobChain(Middleware):
         made = fault(name, self.file, self.key, self.task, level=level, **facts)
         return replace(made, line=self.line)
 
-    def declare(self, numbers: Mapping[str, float | None]) -> None:
-        """Take these numbers for those of a reply: constants by value, others None."""
-        self.numbers = {name: 0.3 if value is None else value for name, value in numbers.items()}
-        self.constants = [name for name, value in numbers.items() if value is not None]
-        self.assumed = False
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Names of the numbers that a reply is assumed to hold."""
+        return tuple(name for name in self.numbers if name not in self.declared)
+
+    def declare(self, replies: Sequence[Reply]) -> None:
+        """Take these numbers for those of a reply; undeclared usual ones stay assumed."""
+        self.numbers = {} if Reply() in replies else dict(self.numbers)
+        for reply in (each for each in replies if each.name):
+            if reply.value == "none":
+                self.numbers.pop(reply.name, None)
+            else:
+                self.numbers[reply.name] = VARIES if reply.value is None else reply.value
+        self.declared = [reply.name for reply in replies]
+        self.constants = [reply.name for reply in replies if isinstance(reply.value, float)]
 
     @property
     def named(self) -> str:
@@ -157,6 +190,24 @@ class JobChain(Middleware):
         return self.carry(
             self.layout.received, replace(given, arrays=copies, exchange=self.exchange)
         )
+
+    def equals(self, carry: Carry) -> bool:
+        """Whether arrays leave as by another chain, bit for bit, with the same randomness."""
+        unit = simulated(self.layout, 0)
+        for length in (*LENGTHS, *(-length for length in LENGTHS)):
+            arrays = self.layout.payload(unit.float() * length, self.form).arrays
+            given = Outgoing(arrays, self.form, self.numbers, self.exchange)
+            left = []
+            for each in (self.carry, carry):
+                copies = {key: array.copy() for key, array in arrays.items()}
+                with reproducible(sequence(0, "equal"), unit.device):
+                    left.append(each(self.layout.received, replace(given, arrays=copies)).arrays)
+            first, second = left
+            if first.keys() != second.keys():
+                return False
+            if not all(np.array_equal(first[key], second[key]) for key in first):
+                return False
+        return True
 
     def deliver(self, received: Arrays, given: Payload) -> Payload:
         """Compute the arrays that leave, from the received model and the trained one."""

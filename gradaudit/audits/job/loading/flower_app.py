@@ -8,6 +8,7 @@ Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``) and ``clientapp/client
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ from flwr.common.config import flatten_dict, get_project_config
 from flwr.supercore.object_ref import load_app
 
 from gradaudit.audits.dp_audit.mechanisms.flower_mods import FlowerMod
-from gradaudit.audits.dp_audit.middleware import ClippedGaussian, quiet
+from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.flower_messages import (
     MASKING,
     arrays_of,
@@ -34,7 +35,7 @@ from gradaudit.audits.dp_audit.middleware.flower_messages import (
 )
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
 from gradaudit.audits.job.loading import fresh_imports, models_in, modules_in
-from gradaudit.audits.job.loading.chains import Fault, JobChain, Link, LoadedJob, fault
+from gradaudit.audits.job.loading.chains import Carry, Fault, JobChain, Link, LoadedJob, fault
 from gradaudit.audits.job.loading.flower_server import (
     FirstRoundStarted,
     FlowerServer,
@@ -194,26 +195,42 @@ def _chains(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Itera
                 "an evaluation: the strategy asks for none, so its chain is not looked at"
             )
             continue
+        message = _message(job, kind, legacy)
+
+        def carry(mods: Sequence[Any], message: Any = message, kind: str = kind) -> Carry:
+            return partial(through, mods, job.config, message, kind, legacy)
+
         chain = JobChain(
             task,
             [Link(name_of(mod), f"{file} mods", mod) for mod in reversed(mods)],
             "weights",
-            partial(through, mods, job.config, _message(job, kind, legacy), kind, legacy),
+            carry(mods),
             carries="update" if kind == "train" else "numbers",
             numbers=count | (UPDATE_NUMBERS if kind == "train" else OTHER_NUMBERS),
             file=file,
             key=f"mods= of ClientApp or of @app.{task}",
             line=_line_of(function, folder / file),
-            known=_law(mods),
+            bare=carry([]),
             masked=job.secure is not None and not {*map(name_of, mods)}.isdisjoint(MASKING),
         )
-        yield chain.receiving(job.layout)
+        yield _with_law(chain.receiving(job.layout), mods, carry)
 
 
-def _law(mods: Sequence[Any]) -> ClippedGaussian | None:
-    """Return the law of a chain with one ``LocalDpMod``; None where it is not known."""
+def _with_law(
+    chain: JobChain, mods: Sequence[Any], carry: Callable[[Sequence[Any]], Carry]
+) -> JobChain:
+    """Add the law of the chain's one ``LocalDpMod``, if its other mods leave arrays alone."""
     plain = [mod for mod in mods if name_of(mod) not in MASKING]
-    return FlowerMod(plain[0], name_of(plain[0])).known if len(plain) == 1 else None
+    laws = [(mod, FlowerMod(mod, name_of(mod)).known) for mod in plain]
+    laws = [(mod, law) for mod, law in laws if law is not None]
+    if len(laws) != 1 or chain.carries != "update":
+        return chain
+    mod, law = laws[0]
+    try:
+        alone = len(plain) == 1 or chain.equals(carry([mod]))
+    except (Exception, SystemExit):  # whatever the user's mods raise, which the probe reports
+        alone = False
+    return replace(chain, known=law).receiving(chain.layout) if alone else chain
 
 
 def _message(job: LoadedJob, kind: str, legacy: bool) -> Callable[[Arrays], Message]:

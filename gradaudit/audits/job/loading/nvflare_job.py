@@ -331,6 +331,7 @@ def _chain(
         exchange=exchange or "numpy",
         exchanges=EXCHANGES,
         exchange_known=exchange is not None,
+        bare=partial(_sent, kind, {}, sent_as, None),
     )
     return chain.receiving(layout)
 

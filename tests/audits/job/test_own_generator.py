@@ -1,0 +1,131 @@
+"""Mods that draw noise from a generator of their own, which no global seed repeats."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from gradaudit.audits.dp_audit.middleware.distance import Distance
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, Outgoing
+from gradaudit.audits.job.findings import faults_of
+from gradaudit.audits.job.loading.chains import Carry, JobChain
+from gradaudit.audits.job.probing import Probe, probe
+
+Noise = Callable[[float, tuple[int, ...]], np.ndarray]
+
+
+def with_numpy(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
+    """Gaussian noise from a new generator of the system's entropy."""
+    return np.random.default_rng().normal(0, sigma, shape)
+
+
+def with_laplace(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
+    """Laplace noise from a new generator of the system's entropy."""
+    return np.random.default_rng().laplace(0, sigma / np.sqrt(2), shape)
+
+
+def with_torch(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
+    """Gaussian noise from torch, seeded by the system's entropy."""
+    generator = torch.Generator()
+    generator.seed()
+    return sigma * torch.randn(shape, generator=generator).numpy()
+
+
+def mod(fault: str, clip: float, sigma: float, noise: Noise) -> Carry:
+    """A clip and noise on differences of weights, or one of its faults."""
+
+    def norm(arrays: list[np.ndarray]) -> float:
+        return float(np.sqrt(sum(np.square(a, dtype=float).sum() for a in arrays))) + 1e-12
+
+    def carry(received: Arrays, given: Outgoing) -> Outgoing:
+        before = [np.zeros_like(a) if fault == "weights" else a for a in received.values()]
+        update = [a - b for a, b in zip(given.arrays.values(), before, strict=True)]
+        factor = 1.0 if fault == "no-clip" else min(1.0, clip / norm(update))
+        factor = 0.5 if fault == "own-clip" else factor
+        factors = [min(1.0, clip / norm([a])) if fault == "parts" else factor for a in update]
+        sent = {
+            key: (b + d * f + noise(sigma, d.shape)).astype(np.float32)
+            for key, b, d, f in zip(received, before, update, factors, strict=True)
+        }
+        return Outgoing(sent, "weights", {})
+
+    return carry
+
+
+def probed(
+    fault: str = "",
+    *,
+    size: int = 2000,
+    clip: float = 1.0,
+    sigma: float = 0.5,
+    noise: Noise = with_numpy,
+    seed: int = 0,
+) -> tuple[set[str], Probe]:
+    """The faults of such a mod on a model of four arrays, and its probe."""
+    rng = np.random.default_rng(seed)
+    sizes = (size - size // 2 - 2 * (size // 8), size // 2, size // 8, size // 8)
+    received = {f"layer{i}": rng.normal(0, 0.1, n).astype(np.float32) for i, n in enumerate(sizes)}
+    chain = JobChain("train", [], "weights", mod(fault, clip, sigma, noise))
+    chain = chain.receiving(Layout(received))
+    done = probe(chain, seed)
+    found = faults_of(chain, done, private=False, fixed_seed=False, delta=1e-5)
+    return {fault.name for fault in found}, done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_a_correct_mod_has_no_fault(seed: int) -> None:
+    """Noise of .01 to 10 on 50 to 50,000 numbers, clips of .1 to 10, three generators."""
+    rng = np.random.default_rng((17, seed))
+    size, sigma, clip = (float(10 ** rng.uniform(*ends)) for ends in ((1.7, 4.7), (-2, 1), (-1, 1)))
+    noise = (with_numpy, with_laplace, with_torch)[seed % 3]
+    found, done = probed(size=int(size), clip=clip, sigma=sigma, noise=noise, seed=seed)
+    assert not done.steady
+    assert found == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma", [0.01, 0.5, 10.0])
+@pytest.mark.parametrize(
+    ("fault", "name"), [("weights", "noise-on-weights"), ("no-clip", "no-clip")]
+)
+@pytest.mark.parametrize("size", [50, 20_000])
+def test_a_fault_behind_noise_is_found(fault: str, name: str, sigma: float, size: int) -> None:
+    assert name in probed(fault, sigma=sigma, size=size)[0]
+
+
+@pytest.mark.slow
+def test_faults_of_the_clip_are_named_behind_little_noise() -> None:
+    assert "clip-per-array" in probed("parts", sigma=0.01, size=200)[0]
+    assert "clip-from-own-data" in probed("own-clip", sigma=0.1, size=200)[0]
+
+
+def test_the_sensitivity_is_twice_the_clip_within_its_interval() -> None:
+    """Not the length of the mean noise, which is 5.6 here."""
+    done = probed(sigma=0.5)[1]
+    low, high = done.largest.interval
+    assert low < 2.0 < high < 4.0
+    assert done.clipped
+
+
+def test_the_square_of_a_distance_has_no_bias_and_its_error_is_its_spread() -> None:
+    """Of 400 estimates each, around a mean of norm 0 or 3, behind noise of norm 20 and 2."""
+    for scale in (2.0, 0.2):
+        for norm in (0.0, 3.0):
+            generator = torch.Generator().manual_seed(0)
+            mean = torch.zeros(100)
+            mean[:9] = norm / 3
+            found = [
+                Distance.from_draws(mean + scale * torch.randn(8, 100, generator=generator))
+                for _ in range(400)
+            ]
+            squares = np.array([each.squared for each in found])
+            errors = np.array([each.error for each in found])
+            assert abs(squares.mean() - norm**2) < 4 * squares.std() / 20
+            assert errors.mean() == pytest.approx(squares.std(), rel=0.15)
+
+
+def test_a_distance_without_noise_is_exact() -> None:
+    assert Distance.from_draws(torch.tensor([[3.0, 4.0]])) == Distance(25.0, 0.0)
+    assert Distance.from_draws(torch.tensor([[3.0, 4.0]] * 5)) == Distance(25.0, 0.0)
