@@ -1,7 +1,7 @@
 """Accuracy of the model on the records, and a warning where it is lower than it should be.
 
 An accuracy no better than chance, or below the one that the model is known to have, may come of
-records unlike those that it was trained on: ``models.preprocessing``.
+records unlike those that it was trained on.
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import flops
 from gradaudit.models.losses import CrossEntropy, Loss, classes_second
-from gradaudit.models.preprocessing import PROBABLY, ChannelMoments, watching
-from gradaudit.models.target import Expected, Target
+from gradaudit.models.target import Target
 
+PROBABLY = "the preprocessing is then probably not the one the model was trained with"
 MOST_RECORDS = 10_000
 FEWEST_RECORDS = 8
 """Fewest records that are run where a forward pass is costly. With so few, a model of two classes
@@ -80,7 +80,7 @@ def task_accuracy(
     records: Records,
     *,
     batch: int = 256,
-    expected: Expected | None = None,
+    expected: float | None = None,
     operations: float = FLOPS,
 ) -> TaskAccuracy:
     """Returns the accuracy of a model in evaluation mode; the model's own mode is restored.
@@ -105,8 +105,7 @@ def task_accuracy(
     if len(records) > (most := affordable(target, records, operations)):
         drawn = np.random.default_rng(0).permutation(len(records))[:most]
         records = records.take(np.sort(drawn).astype(np.int64))
-    with watching(target.model) as seen:
-        outputs = torch.cat(list(_outputs(target, records, batch)))
+    outputs = torch.cat(list(_outputs(target, records, batch)))
     broken = int((~outputs.isfinite()).any(dim=1).sum())
     if broken:
         raise AuditError(
@@ -114,7 +113,7 @@ def task_accuracy(
             "check its weights and the preprocessing of the data"
         )
     judged = _judged(outputs, records.labels, target.loss)
-    doubts = (doubt(target, judged, records, seen, expected), _other_classes(outputs, records))
+    doubts = (doubt(target, judged, records, expected), _other_classes(outputs, records))
     return replace(judged, warning="; ".join(filter(None, doubts)) or None)
 
 
@@ -258,13 +257,9 @@ def doubt(
     target: Target,
     found: TaskAccuracy,
     records: Records,
-    seen: ChannelMoments,
-    expected: Expected | None,
+    expected: float | None,
 ) -> str | None:
-    """The report's warning on a model with lower accuracy than expected on these records.
-
-    ``seen`` is what came into its first batch normalisation.
-    """
+    """The report's warning on a model with lower accuracy than expected on these records."""
     if target.checkpoint is None and target.description.startswith(_RANDOM):
         return (
             "the weights are random: no checkpoint was given (--checkpoint), and every number is "
@@ -276,11 +271,11 @@ def doubt(
             "every number of them is about untrained weights"
         )
     if expected is not None and found.interval is not None:
-        if found.interval[1] >= expected.value - _MARGIN:
+        if found.interval[1] >= expected - _MARGIN:
             return None
         return (
-            f"the model reaches {found.value:.3f} on these records, and {expected.value:.3f} by "
-            f"{expected.source}: {PROBABLY}{_preparing(records)}, or these are other records"
+            f"the model reaches {found.value:.3f} on these records, and {expected:.3f} by "
+            f"--expected-accuracy: {PROBABLY}{_preparing(records)}, or these are other records"
         )
     if found.at_chance and _shown_to_be_poor(found):
         levels = f"({found.value:.3f}, chance {found.chance:.3f})"
@@ -288,7 +283,7 @@ def doubt(
         if target.checkpoint is None:
             poor += "no checkpoint was given (--checkpoint), so its weights may be random; if not, "
         return f"{poor}{PROBABLY}{_preparing(records)}"
-    return seen.unlike(target.model) if found.n >= FEWEST else None
+    return None
 
 
 def _shown_to_be_poor(found: TaskAccuracy) -> bool:

@@ -105,7 +105,7 @@ class SubjectSettings(_Settings):
         le=1,
         allow_inf_nan=False,
         description="Accuracy, or R², that the model should reach on these records; the report "
-        "warns where it does not (without it the value in run.json beside the checkpoint).",
+        "warns where it does not.",
     )
     deployment: Path | None = Field(
         None,

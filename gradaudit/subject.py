@@ -27,7 +27,7 @@ from gradaudit.executors.workers import Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import flops
 from gradaudit.models.checkpoint import LoadedCheckpoint
-from gradaudit.models.target import Expected, Layer, Target
+from gradaudit.models.target import Layer, Target
 
 RATE = 4e10
 """Operations that a core of a usual machine carries out in a second, in single precision."""
@@ -68,7 +68,7 @@ class Subject:
     seed: int = 0
     jobs: int = 1
     memory: int = 1 << 30
-    expected: Expected | None = None
+    expected: float | None = None
     deployment: Deployment | None = None
     latest: Latest = field(default_factory=Latest, repr=False, compare=False)
 

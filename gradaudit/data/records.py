@@ -154,7 +154,8 @@ def describe(records: Records) -> dict[str, JsonValue]:
     """The ``data`` section of a report.
 
     Returns:
-        adapter, number of records, shape and type of an input, the task, the count of every class
+        adapter, number of records, shape and type of an input, mean, standard deviation and
+        (but for the columns of a table) range of the inputs, the task, the count of every class
         (None for other tasks) and of every attribute's values, numbers of users, members and
         columns (None where there are none), what the adapter noted, and the fingerprint.
     """
@@ -164,6 +165,7 @@ def describe(records: Records) -> dict[str, JsonValue]:
         "records": len(records),
         "input_shape": list(records.inputs.shape[1:]),
         "input_type": "tokens" if records.discrete else "numbers",
+        "inputs": _moments(records),
         "task": _task(records),
         "classes": _counts(known, records.classes) if records.classes else None,
         "attributes": {
@@ -176,6 +178,17 @@ def describe(records: Records) -> dict[str, JsonValue]:
         "notes": dict(records.notes),
         "fingerprint": fingerprint(records),
     }
+
+
+def _moments(records: Records) -> dict[str, JsonValue] | None:
+    """Returns mean, deviation and range of real inputs to four digits; None for tokens."""
+    if records.discrete or not bool(records.inputs.isfinite().all()) or not records.inputs.numel():
+        return None
+    deviation, mean = torch.std_mean(records.inputs, correction=0)
+    found = {"mean": mean, "deviation": deviation}
+    if not records.features:  # an end of a column is a record's own value
+        found |= dict(zip(("low", "high"), records.inputs.aminmax(), strict=True))
+    return {name: float(f"{float(value):.4g}") for name, value in found.items()}
 
 
 def _task(records: Records) -> str:

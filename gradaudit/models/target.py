@@ -142,11 +142,3 @@ def shared_parameters(model: nn.Module, hidden: Sequence[str] = ()) -> tuple[str
         for name, parameter in model.named_parameters()
         if parameter.requires_grad and (name.rpartition(".")[0] or "(model)") not in hidden
     )
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The accuracy, or R², that the model is known to have, and the source of that number."""
-
-    value: float
-    source: str

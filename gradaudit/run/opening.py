@@ -38,14 +38,13 @@ from gradaudit.models.losses import (
     ModelLoss,
 )
 from gradaudit.models.outputs import positional_arguments
-from gradaudit.models.preprocessing import expected_of_run, unwrapped
 from gradaudit.models.target import (
-    Expected,
     Target,
     choose_layers,
     hidden_layers,
     shared_parameters,
 )
+from gradaudit.models.unwrapping import unwrapped
 from gradaudit.subject import Subject, defended_target, with_private_part
 
 _COMPANY = 32
@@ -129,9 +128,6 @@ def open_subject(
     hidden = hidden_layers(newest.layers, settings.hide)
     Chain(defenses).check(shared_parameters(newest.model, hidden))
     targets = _tested(targets or (untrained,), records, settings.seed)
-    expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
-    if settings.expected_accuracy is not None:
-        expected = Expected(settings.expected_accuracy, "--expected-accuracy")
     return Subject(
         targets=targets,
         records=records,
@@ -142,7 +138,7 @@ def open_subject(
         hidden=hidden,
         seed=settings.seed,
         jobs=settings.jobs,
-        expected=expected,
+        expected=settings.expected_accuracy,
         deployment=read_deployment(settings.deployment) if settings.deployment else None,
     )
 

@@ -101,8 +101,16 @@ def data_facts(report: Report) -> str:
     return joined(
         text_of(report.data.get("adapter")),
         f"{records:,} records" if isinstance(records, int) else "",
+        _moments(dict_of(report.data.get("inputs"))),
         _accuracy(dict_of(report.data.get("accuracy")), records),
     )
+
+
+def _moments(inputs: Mapping[str, JsonValue]) -> str:
+    """Formats range, mean and standard deviation of the inputs."""
+    numbers = {name: f"{value:g}" for name, value in inputs.items() if isinstance(value, float)}
+    ends = " from {low} to {high}" if "low" in numbers else ""
+    return f"inputs{ends} with mean {{mean}} ± {{deviation}}".format(**numbers) if numbers else ""
 
 
 def checkpoint_notes(report: Report) -> tuple[str, ...]:

@@ -130,6 +130,7 @@ def test_the_description_of_a_small_table(csv_file: Write) -> None:
         "records": 3,
         "input_shape": [3],
         "input_type": "numbers",
+        "inputs": {"mean": 1.111, "deviation": 1.197},
         "task": "classification",
         "classes": {"a": 1, "b": 2},
         "attributes": {"sex": {"f": 2, "m": 1}, "member": {"no": 1, "yes": 2}},
