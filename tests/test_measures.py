@@ -64,6 +64,7 @@ CALLERS = {
     "subspace_distances": "audits.subspace.distances:SampleGroups.compared",
     "tpr_at_fpr": "audits.attack_record.pair_scores:PairScores._above",
     "v_information": "audits.vinfo.v_information:estimate",
+    "van_trees": "audits.floor.van_trees:unit_numbers",
     "log_delta_gaussian": "audits.dp_audit.law.theory:mu_gaussian",
     "best_threshold": "audits.dp_audit.law.decision:pilot_threshold",
     "norms_of": "audits.sensitivity.jacobian_sensitivity:_norms_of",

@@ -26,10 +26,15 @@ from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
 from benchmarks.harness import arguments, drawn, fit, heading, line
-from gradaudit.audits.floor.functionals import Functional, nats, share
-from gradaudit.audits.floor.information import Information, layer_information, sum_of_layers
+from gradaudit.audits.floor.information import layer_information
 from gradaudit.audits.floor.prior import GaussianPrior
-from gradaudit.audits.floor.van_trees import unit_numbers, van_trees_bound
+from gradaudit.audits.floor.van_trees import (
+    Functional,
+    gaussian_nats,
+    unit_numbers,
+    van_trees,
+    van_trees_bound,
+)
 from gradaudit.core.statistics.intervals import skewed, student
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
@@ -37,6 +42,7 @@ from gradaudit.models.target import Layer, Target, layers_of
 
 RATIOS, BAYES_RATIOS = (0.1, 0.3, 1.0), (0.01, 0.03, 0.1, 0.3, 1.0)
 """Noise over what a direction tells on average."""
+FUNCTIONALS: tuple[Functional, ...] = ("mse_share", "nats")
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,12 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
         return self.labels[torch.randint(len(self.labels), (draws,), generator=generator)]
 
-    def information(self, draws: int, seed: int) -> Information:
-        """Of the whole update, under noise of deviation one."""
+    def information(self, draws: int, seed: int) -> Tensor:
+        """Of the whole update by units, under noise of deviation one."""
         how = self.target, self.layers, self.prior, self.drawn(draws, seed)
         shape = self.inputs.shape[1:]
         found = layer_information(*how, shape=shape, seed=seed)
-        return sum_of_layers(found.values())
+        return torch.stack([*found.values()]).sum(dim=0)
 
     def gradient(self, record: Tensor, label: Tensor) -> Tensor:
         """One record's whole gradient, (elements,)."""
@@ -201,9 +207,9 @@ def mean_of(posterior: Posterior, near: Tensor, steps: int) -> Tensor:
     return total / (steps // 2)
 
 
-def scale_of(information: Information) -> float:
+def scale_of(information: Tensor) -> float:
     """What a direction tells on average."""
-    return math.sqrt(float(information.mean.diagonal().mean()))
+    return math.sqrt(float(information.mean(dim=0).diagonal().mean()))
 
 
 def attacks(runs: int) -> None:
@@ -214,7 +220,7 @@ def attacks(runs: int) -> None:
         told = case.information(1024, 1)
         for ratio in RATIOS:
             sigma = scale_of(told) * ratio
-            floor = van_trees_bound(share, told / sigma**2, case.prior)
+            floor = van_trees_bound("mse_share", told / sigma**2, case.prior)
             errors = played(case, sigma, runs)
             line(
                 case.name,
@@ -256,15 +262,14 @@ def coverage(audits: int) -> None:
         *ends,
         *(f"unsafe {n}" for n in ends),
     )
-    measures: dict[str, Functional] = {"share": share, "nats": nats}
     for case, records in itertools.product(cases(), (16, 64)):
         many = [case.information(1024, seed) for seed in range(4)]
         scale = scale_of(many[0])
         seeds = range(1000, 1000 + audits)
         few = [case.information(records, seed) for seed in seeds]
-        for ratio, (name, measure) in itertools.product(RATIOS, measures.items()):
-            factor, side = (scale * ratio) ** -2, 0 if measure.sign > 0 else 1
-            how = measure, factor, case.prior
+        for ratio, name in itertools.product(RATIOS, FUNCTIONALS):
+            factor, side = (scale * ratio) ** -2, 0 if name == "mse_share" else 1
+            how = name, factor, case.prior
             truth = float(np.mean([numbers_of(one, *how).mean() for one in many]))
             found = [numbers_of(one, *how) for one in few]
             safe = {n: np.array([end(each)[side] for each in found]) for n, end in ends.items()}
@@ -276,34 +281,39 @@ def coverage(audits: int) -> None:
                 f"{truth:.4g}",
                 f"{np.mean([each.mean() for each in found]):.4g}",
                 *(f"{max(0.0, float(np.median(each))):.4g}" for each in safe.values()),
-                *(f"{(measure.sign * (each - truth) > 0).mean():.1%}" for each in safe.values()),
+                *(f"{((1 - 2 * side) * (each - truth) > 0).mean():.1%}" for each in safe.values()),
             )
 
 
 def numbers_of(
-    information: Information, measure: Functional, factor: float, prior: GaussianPrior
+    information: Tensor, measure: Functional, factor: float, prior: GaussianPrior
 ) -> np.ndarray:
     """Units' numbers under noise of this inverse variance."""
-    return unit_numbers(measure, information * factor, prior)
+    return unit_numbers(measure, information * factor, prior).numpy()
 
 
 def lognormal(audits: int) -> None:
-    """The same of one direction, whose information is lognormal of deviation 1, without a genie."""
+    """The same of one direction, whose information is lognormal of deviation 1."""
     heading("units", "information", "metric", "unsafe Hall", "unsafe Student")
-    prior, draws = GaussianPrior.of_covariance(torch.zeros(1), torch.eye(1)), torch.Generator()
-    for units, scale, measure in itertools.product((4, 16), (0.3, 1.0, 10.0), (share, nats)):
+    prior, draws = prior_of(torch.zeros(1), torch.eye(1)), torch.Generator()
+    for units, scale, name in itertools.product((4, 16), (0.3, 1.0, 10.0), FUNCTIONALS):
         draws.manual_seed(0)
-        truth = measure(torch.full((1, 1), scale * math.exp(0.5), dtype=torch.float64), prior)[0]
-        beyond = np.zeros(2)
+        mean = torch.full((1, 1), scale * math.exp(0.5), dtype=torch.float64)
+        share = name == "mse_share"
+        truth = float(van_trees(mean, [1.0]) if share else gaussian_nats(mean))
+        sign, beyond = (1, np.zeros(2)) if share else (-1, np.zeros(2))
         for _ in range(audits):
-            normal = torch.randn(units, 2, 2, generator=draws, dtype=torch.float64)
-            halves = scale * normal.exp().mean(dim=2)[..., None, None]
-            told = Information(halves, torch.eye(1, dtype=torch.float64))
-            numbers = unit_numbers(measure, told, prior)
-            ends = [end(numbers)[0 if measure.sign > 0 else 1] for end in (skewed, student)]
-            beyond += measure.sign * (np.array(ends) - truth) > 0
-        name = "share" if measure is share else "nats"
+            told = scale * torch.randn(units, 4, generator=draws, dtype=torch.float64).exp()
+            numbers = unit_numbers(name, told.mean(dim=1)[:, None, None], prior).numpy()
+            ends = [end(numbers)[0 if share else 1] for end in (skewed, student)]
+            beyond += sign * (np.array(ends) - truth) > 0
         line(units, scale, name, *(f"{rate:.1%}" for rate in beyond / audits))
+
+
+def prior_of(mean: Tensor, covariance: Tensor) -> GaussianPrior:
+    """The law with this mean (d,) and covariance (d, d)."""
+    variances, axes = torch.linalg.eigh(covariance.double())
+    return GaussianPrior(mean.double(), axes.mT.flip(0), variances.flip(0).clamp(min=0))
 
 
 def gauss(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -329,7 +339,7 @@ def planar_cases() -> Iterator[Case]:
         model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double()
         adam = torch.optim.Adam(model.parameters(), lr=1e-2)
         fit(model, inputs, labels, adam, [torch.arange(500)] * steps)
-        prior = GaussianPrior.of_covariance(inputs.mean(dim=0), torch.cov(inputs.mT))
+        prior = prior_of(inputs.mean(dim=0), torch.cov(inputs.mT))
         yield Case(f"{make.__name__} after {steps} steps", model, inputs, labels, prior)
 
 
@@ -369,7 +379,7 @@ def bayes(audits: int, records: int) -> None:
             sigma = ratio * scale
             error, spread = grid.error(sigma)
             at = [one / sigma**2 for one in told]
-            safe = np.array([van_trees_bound(share, one, case.prior).safe for one in at])
+            safe = np.array([van_trees_bound("mse_share", one, case.prior).safe for one in at])
             times = f"{error / max(float(np.median(safe)), 1e-12):.3g}"
             beyond = f"{int((safe > error + 2 * spread).sum())} of {audits}"
             shown = f"{error:.4g} ±{spread:.2g}", f"{np.median(safe):.4g}"

@@ -13,6 +13,7 @@ from gradaudit.audits.dp_audit.law.bounds import epsilon_lower, epsilon_two_tail
 from gradaudit.audits.dp_audit.law.decision import pilot_threshold
 from gradaudit.audits.dp_audit.law.one_run_bounds import epsilon_one_run
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian, mu_gaussian
+from gradaudit.audits.floor.van_trees import van_trees
 from gradaudit.audits.forward.measure import activation_information
 from gradaudit.audits.sensitivity.jacobian_sensitivity import input_sensitivity, label_sensitivity
 from gradaudit.audits.subspace.comparing import permutation_p_value, subspace_distances
@@ -49,4 +50,5 @@ __all__ = [
     "subspace_distances",
     "tpr_at_fpr",
     "v_information",
+    "van_trees",
 ]

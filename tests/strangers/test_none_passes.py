@@ -71,7 +71,7 @@ def test_what_is_differentiable_is_no_cut(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["detach", "tanh under no_grad"])
 def test_a_floor_is_near_that_of_the_derivative_that_the_model_cuts(case: str) -> None:
-    """Both compute the same function; the genie of the one with cuts gives less away.
+    """Both compute the same function.
 
     By the cut derivative the floor would be 1: nobody learns anything.
     """

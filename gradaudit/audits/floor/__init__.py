@@ -21,18 +21,11 @@ class FloorOptions(ClientOptions):
     batch_size: int = Field(
         1, ge=1, description="Number of records in an update; the attacker knows all but one."
     )
-    rounds: int = Field(
-        1,
-        ge=1,
-        description="Number of updates with the same record in them, each with noise of its own, "
-        "that the attacker sees together; they are dealt to the newest checkpoints evenly. With 1 "
-        "every checkpoint's update is bounded by itself.",
-    )
     directions: int = Field(
         256,
         ge=1,
         description="Number of the prior's leading directions that are measured one by one; the "
-        "others are measured in random groups, which only lowers the floor.",
+        "others have one variance and are measured together.",
     )
     within: float = Field(
         0.1,
@@ -68,11 +61,6 @@ class Floor(Audit[FloorOptions]):
     Δ/σ), with κ a bound on how often the mean is (J. Hayes et al., "Bounding training data
     reconstruction in DP-SGD", 2023, theorem 2); it needs a clip, and holds for every model.
 
-    The mse_share and the nats are each the better of two such bounds, the second for an attacker
-    who is told u of z = u + v, with z the record in the prior's directions and v ~ N(0, T): E_u
-    tr(C (T⁻¹ + Ã_u)⁻¹) / tr C and E_u ½ ln det(T⁻¹ + Ã_u), with T⁻¹ = I + 3 E[s sᵀ] and s = ∇_z ln
-    ‖G‖² of other records.
-
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64, and up to
     1,024 where they are cheap). The number is the conservative end of the interval for it, with
     97.5 % confidence: a floor's lower end, an information's upper end. It is Hall's, of tangents of
@@ -80,9 +68,8 @@ class Floor(Audit[FloorOptions]):
 
     What is done to an update after the noise only helps. A kink (ReLU, max pooling) makes gradients
     of the layers before it jump, and local steps make an update no mean over its records: neither
-    has a floor. Of several updates with one record and fresh noise (``--rounds``) information is
-    added; rounds at the same weights count like one update of their mean. A floor says nothing of
-    records that are no draws of the prior, and a low one shows no attack.
+    has a floor. A floor says nothing of records that are no draws of the prior, and a low one shows
+    no attack.
     """
 
     name = "floor"

@@ -9,19 +9,17 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.audits.floor import Floor, FloorOptions
-from gradaudit.audits.floor.functionals import Functional, log_chance, nats, share, success
-from gradaudit.audits.floor.information import Information, sum_of_layers
 from gradaudit.audits.floor.noisy_update import NO_NOISE, NoisyUpdate, how_it_leaves
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release
-from gradaudit.audits.floor.van_trees import van_trees_bound
+from gradaudit.audits.floor.van_trees import Functional, log_chance, success, van_trees_bound
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.core.randomness import rng
 from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.errors import NotApplicable
-from gradaudit.models.target import Layer, Target
+from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement, Variant
+from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 
 _DRAWS, _MOST_DRAWS, _FEWEST = 64, 1024, 4
@@ -30,7 +28,7 @@ _CHEAP = 1e8
 _CONFIDENT = (1 + CONFIDENCE) / 2
 """Probability that the true number is on the safe side of the one that is reported."""
 _PASSES_A_DIRECTION = 2.0
-FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
+FUNCTIONALS: tuple[Functional, ...] = ("mse_share", "nats")
 
 
 def cost(audit: Floor, subject: Subject) -> float:
@@ -52,41 +50,22 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
 
     Raises:
         NotApplicable: there is no noise, no prior for such inputs, or too few draws.
-        UsageError: the prior's file holds none.
         AuditError: the model cannot be run on the records, or differentiated by them.
     """
     options = audit.options
     if not all(how_it_leaves(options, subject, target) for target in subject.targets):
         raise NotApplicable(NO_NOISE)
     prior, labels = _drawn(options, subject, _affordable(options, subject))
-    for updates, variant in _updates(options, subject):
-        case = NoisyUpdate.of(audit, subject, updates, prior, labels)
+    for target, variant in by_round(subject):
+        case = NoisyUpdate.of(audit, subject, target, prior, labels)
         rows = Rows(type(audit), variant, case.facts(options))
-        with progress.task("floor", len(labels) * len(updates)) as advance:
+        with progress.task("floor", len(labels)) as advance:
             infos = case.informations(subject, advance, subject.workers)
         made = _LayerRows(rows, case, infos, options)
         by_name = {layer.name: layer for layer in case.layers}
         for shown in subject.layers:
             yield from made.of(shown.name, [by_name[shown.name]])
         yield from made.of(None, case.layers)
-
-
-def _updates(
-    options: FloorOptions, subject: Subject
-) -> Iterator[tuple[list[tuple[Target, int]], Variant]]:
-    """List the updates that a floor is about, with how many are made at each checkpoint.
-
-    With one round every checkpoint's update has a floor of its own. More rounds have one together,
-    and are dealt to the newest checkpoints evenly; the newest take what is left over.
-    """
-    if options.rounds == 1:
-        for target, variant in by_round(subject):
-            yield [(target, 1)], variant
-        return
-    targets = subject.targets[-options.rounds :]
-    each, more = divmod(options.rounds, len(targets))
-    counts = [each + (len(targets) - place <= more) for place in range(len(targets))]
-    yield list(zip(targets, counts, strict=True)), {}
 
 
 def _affordable(options: FloorOptions, subject: Subject) -> int:
@@ -114,18 +93,6 @@ def _drawn(options: FloorOptions, subject: Subject, draws: int) -> tuple[Gaussia
     return prior, records.labels[torch.from_numpy(chosen)]
 
 
-def case_of(audit: Floor, subject: Subject) -> NoisyUpdate:
-    """How the target's update leaves, and what its records are drawn from.
-
-    Raises:
-        NotApplicable: there is no prior for such inputs, or too few draws.
-        UsageError: the prior's file holds none.
-    """
-    return NoisyUpdate.of(
-        audit, subject, [(subject.target, 1)], *_drawn(audit.options, subject, _DRAWS)
-    )
-
-
 @dataclass(frozen=True)
 class _LayerRows:
     """Makes the rows of one layer, or of the model.
@@ -136,7 +103,7 @@ class _LayerRows:
 
     rows: Rows
     case: NoisyUpdate
-    infos: Mapping[str, Information]
+    infos: Mapping[str, Tensor]
     options: FloorOptions
 
     def of(self, name: str | None, layers: Sequence[Layer]) -> Iterator[Measurement]:
@@ -144,17 +111,17 @@ class _LayerRows:
         if why := self.case.why_not(layers):
             yield from self.rows.skipped(why, FUNCTIONALS, [name])
         else:
-            information = sum_of_layers(self.infos[each.name] for each in layers)
-            if information.finite:
+            units = torch.stack([self.infos[each.name] for each in layers]).sum(dim=0)
+            if units.isfinite().all():
                 for metric in FUNCTIONALS:
-                    yield self._floor(metric, information, name)
+                    yield self._floor(metric, units, name)
             else:
                 yield from self.rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         yield self._often(name, layers)
 
-    def _floor(self, metric: str, information: Information, name: str | None) -> Measurement:
+    def _floor(self, metric: Functional, units: Tensor, name: str | None) -> Measurement:
         prior = self.case.prior
-        found = van_trees_bound(FUNCTIONALS[metric], information, prior)
+        found = van_trees_bound(metric, units, prior)
         details: dict[str, JsonValue] = {"estimate": found.value}
         if metric == "mse_share":
             details["mse"] = found.safe * prior.variance / prior.size
@@ -173,7 +140,7 @@ class _LayerRows:
             releases.add(release)
         blind = log_chance(self.case.prior, self.options.within)
         try:
-            chance = success([*releases] * self.options.rounds, blind)
+            chance = success([*releases], blind)
         except NotApplicable as why:
             return next(self.rows.skipped(str(why), ["rero"], [name]))
         details = {"within": self.options.within, "log10_blind_chance": blind / math.log(10)}

@@ -6,8 +6,6 @@ several local steps, of records that weigh differently, or clipped as a whole wi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Self
 
 import torch
@@ -15,7 +13,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.audits.floor import Floor, FloorOptions
-from gradaudit.audits.floor.information import Information, layer_information
+from gradaudit.audits.floor.information import layer_information
 from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, releases_of
 from gradaudit.audits.floor.smoothness import jumps
@@ -36,10 +34,10 @@ NO_NOISE = (
 
 @dataclass(frozen=True)
 class NoisyUpdate:
-    """Updates that one record is in, how they leave, and why some of their layers have no floor.
+    """An update that one record is in, how it leaves, and why some of its layers have no floor.
 
     Attributes:
-        updates: how many updates are made at each checkpoint's model, oldest first.
+        target: the checkpoint's model.
         layers: all that is shared, biases too.
         releases: how it leaves.
         reasons: by layer, why it has no floor.
@@ -47,7 +45,7 @@ class NoisyUpdate:
         labels: of the records to draw.
     """
 
-    updates: tuple[tuple[Target, int], ...]
+    target: Target
     layers: tuple[Layer, ...]
     releases: tuple[Release, ...]
     reasons: Mapping[str, str]
@@ -59,22 +57,19 @@ class NoisyUpdate:
         cls,
         audit: Floor,
         subject: Subject,
-        updates: Sequence[tuple[Target, int]],
+        target: Target,
         prior: GaussianPrior,
         labels: Tensor,
     ) -> Self:
         """Collect what clients share and how; raises the errors of ``how_it_leaves``."""
-        target, shape = updates[-1][0], (1, *subject.records.inputs.shape[1:])
+        shape = (1, *subject.records.inputs.shape[1:])
         layers = shared_layers(target, subject.layers, subject.hidden)
         trained = shared_layers(target, subject.layers, ())
         releases = how_it_leaves(audit.options, subject, target)
-        rough: dict[str, str] = {}
-        for each, _ in updates:
-            view = FunctionalModel.of(each, dtype=torch.float64, seed=subject.seed)
-            first = view.cast(prior.mean.reshape(shape)), view.cast(labels[:1])
-            rough |= jumps(view, trained, *first)
-        reasons = _spread(rough, layers, releases)
-        return cls(tuple(updates), layers, releases, reasons, prior, labels)
+        view = FunctionalModel.of(target, dtype=torch.float64, seed=subject.seed)
+        first = view.cast(prior.mean.reshape(shape)), view.cast(labels[:1])
+        reasons = _spread(jumps(view, trained, *first), layers, releases)
+        return cls(target, layers, releases, reasons, prior, labels)
 
     def release(self, layer: Layer) -> Release | None:
         """How a layer leaves; None without noise."""
@@ -89,35 +84,25 @@ class NoisyUpdate:
 
     def informations(
         self, subject: Subject, advance: Advance, workers: Workers
-    ) -> dict[str, Information]:
-        """The information Ã of every layer that has a floor."""
+    ) -> dict[str, Tensor]:
+        """The information Ã of every layer that has a floor, by units."""
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
             return {}
-        found = [
-            layer_information(
-                target,
-                smooth,
-                self.prior,
-                self.labels,
-                shape=subject.records.inputs.shape[1:],
-                seed=subject.seed,
-                genie_of=self.updates[-1][0],
-                clips=self.releases,
-                memory=subject.memory,
-                advance=advance,
-                workers=workers,
-            )
-            for target, _ in self.updates
-        ]
+        found = layer_information(
+            self.target,
+            smooth,
+            self.prior,
+            self.labels,
+            shape=subject.records.inputs.shape[1:],
+            seed=subject.seed,
+            clips=self.releases,
+            memory=subject.memory,
+            advance=advance,
+            workers=workers,
+        )
         fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
-        return {name: one * fisher[name] for name, one in self._over_updates(found).items()}
-
-    def _over_updates(self, found: Sequence[Mapping[str, Information]]) -> dict[str, Information]:
-        """Add up the information of every update of a layer, over all checkpoints."""
-        pairs = list(zip(found, (count for _, count in self.updates), strict=True))
-        names = [name for name in found[0] if all(name in parts for parts in found)]
-        return {n: reduce(add, (parts[n] * count for parts, count in pairs)) for n in names}
+        return {name: units * fisher[name] for name, units in found.items()}
 
     def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
         """Facts of every row: the attacker's knowledge, and the quantity that the floor bounds."""
@@ -127,11 +112,10 @@ class NoisyUpdate:
             "prior": "fitted",
             "prior_variance": prior.variance,
             "prior_shrinkage": prior.shrinkage,
-            "directions": prior.leading,
-            "directions_in_groups": prior.size - prior.leading,
+            "directions": len(prior.axes),
+            "directions_in_groups": prior.grouped,
             "batch_size": options.batch_size,
             "clients": 1 + options.others,
-            "updates": sum(count for _, count in self.updates),
         }
 
 

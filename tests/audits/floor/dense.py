@@ -47,9 +47,10 @@ def released(
     return Release(names, records, scale, *how, **more)
 
 
-def dense_covariance(prior: GaussianPrior) -> Tensor:
-    """The covariance of a prior whose axes span all directions, (d, d)."""
-    return prior.axes.mT @ torch.diag(prior.variances) @ prior.axes
+def prior_of(mean: Tensor, covariance: Tensor) -> GaussianPrior:
+    """The law with this mean (d,) and covariance (d, d), which may be singular."""
+    variances, axes = torch.linalg.eigh(covariance.double())
+    return GaussianPrior(mean.double(), axes.mT.flip(0), variances.flip(0).clamp(min=0))
 
 
 def posteriors(

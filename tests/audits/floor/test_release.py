@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from audits.floor.dense import prior_of
 from scipy.stats import chi2, norm
 from torch import nn
 
-from gradaudit.audits.floor.functionals import log_chance, success
-from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import releases_of
 from gradaudit.audits.floor.smoothness import jumps
+from gradaudit.audits.floor.van_trees import log_chance, success
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -74,7 +74,7 @@ def test_what_comes_after_the_noise_and_layers_without() -> None:
 
 
 def test_a_blind_guess_is_bounded_above_its_true_chance() -> None:
-    prior = GaussianPrior.of_covariance(torch.zeros(6), 2 * torch.eye(6))
+    prior = prior_of(torch.zeros(6), 2 * torch.eye(6))
     for within in (0.05, 0.3, 0.9):
         chance = chi2.cdf(6 * within, 6)
         assert chance <= math.exp(log_chance(prior, within)) <= 6 * chance
@@ -99,7 +99,7 @@ def test_no_attacker_at_a_gaussian_channel_succeeds_more_often_than_said() -> No
     x = rng.standard_normal(100_000)
     seen = np.clip(x, -1, 1) + sigma * rng.standard_normal(len(x))
     hits = np.abs(seen - x) <= reach
-    prior = GaussianPrior.of_covariance(torch.zeros(1), torch.eye(1))
+    prior = prior_of(torch.zeros(1), torch.eye(1))
     (release,) = releases_of(chain(f"dp:clip=1,sigma={sigma}"), NAMES, 1)
     bound = success([release], log_chance(prior, reach**2))
     assert hits.mean() <= bound < 1
