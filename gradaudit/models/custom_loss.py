@@ -2,12 +2,10 @@
 
 A function that reduces is taken at its word for a batch. What its records' own losses are is found
 by calling it on one record at a time; whether the batch's loss is their (weighted) mean is tried.
-It gets whole what the model returns, and whole the labels of several parts; of records without
-labels the outputs alone.
+It gets whole what the model returns, and whole the labels of several parts.
 """
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Self
@@ -34,10 +32,9 @@ class CustomLoss(Loss):
     Where ``f`` has an attribute ``weights``, ``f.weights(targets)`` gives what each record counts,
     (records,), and the loss of a batch is Σ w ℓ / Σ w.
 
-    ``f`` gets all that the model returns; where it fails on a tuple or a mapping, the prediction
-    alone (the first tensor, or the one called ``logits`` or ``out``), as torch's own losses always
-    do. Of records without labels it gets no targets: ``f(outputs)``, or of a tuple of outputs
-    ``f(*outputs)``, as ``nn.TripletMarginLoss`` takes them.
+    ``f`` gets all that the model returns; torch's own losses get the prediction alone. Of records
+    without labels it is ``f(outputs)``, or ``f(*outputs)`` of a model that is called with each
+    input in turn, as ``nn.TripletMarginLoss`` takes them; a function of two gets None.
     """
 
     def __init__(self, function: Callable[..., Tensor], name: str) -> None:
@@ -45,7 +42,6 @@ class CustomLoss(Loss):
         self.name = name
         self.label_parts: tuple[InputPart, ...] = ()
         self.takes_whole = not (isinstance(function, _LOSSES) and binds(function, (None, None)))
-        self._only_prediction = False
         self._layouts: dict[int, OutputBranch] = {}
 
     @property
@@ -170,25 +166,11 @@ class CustomLoss(Loss):
         except AuditError:
             raise
         except Exception as error:
-            if self._takes_prediction(outputs, labels):
-                return
             raise AuditError(
                 f"--loss {self.name}: fails on outputs {self._shapes(outputs)} and labels "
                 f"{self._label_shapes(labels)}: {one_line(error)}"
                 f"{self._other_arguments(outputs, labels)}{self._single_only(outputs, labels)}"
             ) from error
-
-    def _takes_prediction(self, outputs: Tensor, labels: Tensor) -> bool:
-        """Tries whether the function takes the prediction alone, and gives it that from then on."""
-        layout = self._layout(outputs)
-        if layout is None or layout.kind is EachOutput:
-            return False
-        self._only_prediction = True
-        with suppress(Exception):
-            self._called(outputs, labels)
-            return True
-        self._only_prediction = False
-        return False
 
     def _shapes(self, outputs: Tensor) -> str:
         layout = self._layout(outputs)
@@ -208,12 +190,15 @@ class CustomLoss(Loss):
         )
 
     def _other_arguments(self, outputs: Tensor, labels: Tensor) -> str:
-        """Say how a loss is called, where the function does not take these arguments."""
+        """Say how a loss is called, where the model returns several parts or it takes others."""
         given = self._arguments(outputs, labels)
-        if binds(self.function, given):
-            return ""
         called = ", ".join(("outputs", "labels")[: len(given)])
-        return f"; it is called as loss({called}): name a function of these that calls it"
+        if not binds(self.function, given):
+            return f"; it is called as loss({called}): name a function of these that calls it"
+        layout = self._layout(outputs)
+        if layout is None or layout.kind is EachOutput:
+            return ""
+        return f"; loss({called}) gets the {layout.kind.__name__} that the model returns whole"
 
     def _single_only(self, outputs: Tensor, labels: Tensor) -> str:
         """Advises on the user's tensors that force the loss into single precision."""
@@ -262,17 +247,12 @@ class CustomLoss(Loss):
     def _arguments(self, outputs: Tensor, targets: Tensor) -> tuple[Any, ...]:
         """Returns the arguments that the function is called with."""
         layout = self._layout(outputs)
-        if layout is None:
-            whole: Any = outputs
-        elif self._only_prediction:
-            whole = layout.prediction().of(outputs)
-        else:
-            whole = layout.of(outputs)
+        whole = outputs if layout is None else layout.of(outputs)
         if not is_unlabelled(targets):
             return whole, self._labels(targets)
-        several = isinstance(whole, tuple) and not _takes_targets(self.function)
-        forms = [(whole,), *([tuple(whole)] if several else [])]
-        return next((form for form in forms if binds(self.function, form)), (whole, None))
+        if binds(self.function, (whole,)):
+            return (whole,)
+        return tuple(whole) if isinstance(whole, EachOutput) else (whole, None)
 
     def _labels(self, targets: Tensor) -> Any:
         """Returns labels as the data has them: parts by name, or a tuple of parts without names."""
@@ -301,13 +281,6 @@ def _slope(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Te
         whole = loss(moving, labels)
         (slope,) = torch.autograd.grad(whole, moving, allow_unused=True, materialize_grads=True)
     return slope
-
-
-def _takes_targets(function: Callable[..., Any]) -> bool:
-    """Whether a loss's second parameter is named like targets, although it is not used."""
-    called = function.forward if isinstance(function, nn.Module) else function
-    names = list(inspect.signature(called).parameters)[1:2]
-    return bool(names) and names[0].strip("_") in ("", "target", "targets", "label", "labels", "y")
 
 
 def _tensors(function: object) -> Iterator[tuple[str, Tensor]]:

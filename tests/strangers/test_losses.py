@@ -390,14 +390,13 @@ def test_a_loss_that_couples_records_is_told() -> None:
     )
 
 
-def test_a_function_of_the_prediction_alone_gets_it() -> None:
+def test_a_function_of_the_prediction_alone_is_told_what_it_gets() -> None:
     case = CASES["segmentation with an auxiliary head"]
-    subject = subject_of(case, F.cross_entropy)
-    view = FunctionalModel.of(subject.target)
-    inputs, masks = view.cast(PICTURES), MASKS
-    view.check(inputs, masks)
-    expected = F.cross_entropy(subject.target.model.double()(PICTURES.double())["out"], masks)
-    torch.testing.assert_close(view.batch_loss({}, inputs, masks), expected)
+    view = FunctionalModel.of(subject_of(case, F.cross_entropy).target)
+    with pytest.raises(AuditError, match=r"loss\(outputs, labels\) gets the dict .* whole$"):
+        view.check(view.cast(PICTURES), MASKS)
+    taken = subject_of(case, lambda returned, masks: F.cross_entropy(returned["out"], masks))
+    FunctionalModel.of(taken.target).check(view.cast(PICTURES), MASKS)
 
 
 def test_a_loss_of_one_embedding_is_not_given_the_first_of_three() -> None:
