@@ -30,6 +30,8 @@ from gradaudit.judging.verdict import (
     FAIL_ON,
     KNOWN,
     UNJUDGED,
+    answered_subjects,
+    expected_subjects,
     missing_evidence,
     verdict,
 )
@@ -47,6 +49,7 @@ MAX_COMPARISONS = 5_000_000
 """Largest number of rows that a policy's globs are held against, over all of them."""
 _REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}
 _NO_EVIDENCE = "no evidence: rules of level error ask about {}, and judged no row: {}"
+_UNASKED = "no evidence about {}: no rule of level error judged a row"
 Met = list[tuple[int, Rule, list[Measurement]]]
 
 
@@ -242,8 +245,20 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
     )
     if any(finding.rule == 0 for finding in judged.findings):
         return judged
-    missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in missing_evidence(judged).items()]
+    lacking = missing_evidence(judged)
+    missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in lacking.items()]
+    missing += [
+        _nothing(_UNASKED.format(each)) for each in _unasked(judged, written) if each not in lacking
+    ]
     return judged.model_copy(update={"findings": [*missing, *judged.findings]})
+
+
+def _unasked(judged: Report, written: Policy) -> list[str]:
+    """Name what a scan has to answer by the default policy, and no rule judged a row about."""
+    if written.extends is None or "plan" not in judged.provenance:
+        return []
+    answered = answered_subjects(judged)
+    return [subject for subject in expected_subjects(judged) if subject not in answered]
 
 
 def _question(row: Measurement) -> str:

@@ -111,13 +111,36 @@ def missing_evidence(judged: Report) -> dict[str, str]:
     }
 
 
+def expected_subjects(judged: Report) -> list[str]:
+    """Name what a scan has to answer: attacks, and the attribute where one is named."""
+    return [*_attribute(judged), "attacks"]
+
+
+def answered_subjects(judged: Report) -> set[str]:
+    """Name the subjects of which error rules judged a row, or whose layers are never shared."""
+    rows = judged.by_key()
+    return {
+        subject
+        for finding in judged.findings
+        if finding.level == "error"
+        if finding.outcome in ANSWERED
+        or (finding.outcome == "not-applicable" and finding.key not in rows)
+        for subject in _subjects(finding, judged)
+    }
+
+
+def _attribute(judged: Report) -> list[str]:
+    named = texts_of(judged.provenance.get("attributes"))
+    return [f"the attribute {', '.join(named)}"] if named else []
+
+
 def _subjects(finding: Finding, judged: Report) -> Sequence[str]:
     """Names what a finding is about: the named attribute, attacks, or neither."""
-    named = texts_of(judged.provenance.get("attributes"))
     metric = known_metrics().get(finding.metric)
-    about = named and metric is not None and metric.question == "attribute"
-    attribute = [f"the attribute {', '.join(named)}"] if about else []
-    return attribute + (["attacks"] if finding.metric.startswith(f"{ATTACK}.") else [])
+    about = metric is not None and metric.question == "attribute"
+    return (_attribute(judged) if about else []) + (
+        ["attacks"] if finding.metric.startswith(f"{ATTACK}.") else []
+    )
 
 
 def _answered(judged: Report) -> bool:
