@@ -42,6 +42,13 @@ class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, n
     """
 
 
+class TooFewRecords(NotApplicable):
+    """The audit applies, and the records looked at do not suffice for it.
+
+    A rule that asks about a named attribute is then not answered, which a skipped row would be.
+    """
+
+
 class Interruption(BaseException):
     """The work is to end at once, whatever it was at; only who began it catches this."""
 

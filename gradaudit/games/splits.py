@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.core.randomness import Seed
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import TooFewRecords
 
 IntArray = NDArray[np.int64]
 Users = NDArray[np.str_]
@@ -83,7 +83,7 @@ def expect_enough(
     place = int(counts[:, rarest].argmin())
     held = int((codes == rarest).sum())
     share = max(1, min(len(part) for part in parts.values())) / len(codes)
-    raise NotApplicable(
+    raise TooFewRecords(
         f"{held} of the records looked at have the value {values[rarest]!r} of {what}, and about "
         f"{int(np.ceil(fewest / share))} are needed, {fewest} in each set; {list(parts)[place]} "
         f"has {counts[place, rarest]}: give more records (or users), or smaller batches"

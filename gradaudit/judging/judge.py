@@ -35,7 +35,7 @@ from gradaudit.judging.verdict import (
     missing_evidence,
     verdict,
 )
-from gradaudit.measurement import CLOSEST, dict_of, text_of, texts_of
+from gradaudit.measurement import CLOSEST, TOO_FEW, dict_of, text_of, texts_of
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Unclear, estimate
 
 _EXCUSED = ("failed", "unclear")
@@ -315,7 +315,7 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
     if not any(row.status == "measured" for row in report.rows):
         message = "no audit measured a number"
     elif report.interrupted:
-        message = "the command was interrupted: this report is incomplete"
+        message = "this report is incomplete: its command did not end"
     findings = [_nothing(message)] if message else []
     for number, rule, rows in met:
         for glob in rule.layers:
@@ -363,7 +363,10 @@ def _promised(row: Measurement) -> bool:
 
 
 def _without_value(row: Measurement) -> tuple[Outcome, str]:
-    if row.status == "skipped" and not row.left_out and not _promised(row):
+    metric = known_metrics().get(row.id)
+    of_attribute = metric is not None and metric.question == "attribute"
+    short = of_attribute and row.details.get(TOO_FEW) is True
+    if row.status == "skipped" and not (row.left_out or short or _promised(row)):
         return "not-applicable", f"not applicable: {row.reason}"
     return "unmeasured", f"could not be measured: {row.reason}"
 

@@ -23,6 +23,7 @@ from gradaudit.errors import (
     CheckpointError,
     GradauditError,
     NotApplicable,
+    TooFewRecords,
     UsageError,
     foreign,
     one_line,
@@ -32,7 +33,7 @@ from gradaudit.executors.stopping import TimeIsUp, time_limit
 from gradaudit.executors.workers import one_thread
 from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
-from gradaudit.measurement import singles
+from gradaudit.measurement import TOO_FEW, singles
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.run.deployment_setting import with_setting
@@ -229,7 +230,8 @@ class _Trial:
             with foreign():
                 yield
         except NotApplicable as why:
-            self._fill("skipped", str(why))
+            short = isinstance(why, TooFewRecords)
+            self._fill("skipped", str(why), {TOO_FEW: True} if short else None)
         except TimeIsUp:
             self.whole = False
             self._fill("skipped", CUT_SHORT, {"left_out": True})

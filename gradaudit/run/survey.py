@@ -33,6 +33,7 @@ from gradaudit.subject import Subject
 SAMPLE_ALONE = "this preset measures a sample of the layers of so large a model"
 TOO_MUCH = "it is too much work for this preset (a larger preset or --budget runs it)"
 NO_TIME = "the deadline came before it (a longer --budget runs it)"
+NOT_REACHED = "the command ended before it"
 STOPPED = "the command was interrupted before it was done"
 NOT_READING = "it needs the clients' data, and this scan reads a captured update alone"
 
@@ -199,7 +200,7 @@ class Survey:
         assert self._run is not None  # there is nothing to report before it goes
         outcomes = {
             each.audit.name: self._found.get(each.audit.name)
-            or left_out(each.audit, self._subject, self._why(each))
+            or left_out(each.audit, self._subject, self._why(each, resumable))
             for each in self.plan
         }
         run = replace(
@@ -223,8 +224,10 @@ class Survey:
         known = self._found.get(each.audit.name)
         return known is not None and not self._open(each) and known.whole and not known.fault
 
-    def _why(self, each: PlannedAudit) -> str:
-        return TOO_MUCH if not each.fits else STOPPED if self.stopped else NO_TIME
+    def _why(self, each: PlannedAudit, resumable: bool) -> str:
+        if not each.fits:
+            return TOO_MUCH
+        return STOPPED if self.stopped else NOT_REACHED if resumable else NO_TIME
 
     def _facts(self) -> dict[str, JsonValue]:
         """Returns the plan with its hash, and which audits were made smaller, cut or left out."""

@@ -146,7 +146,7 @@ def _shortened(plan: Mapping[str, JsonValue]) -> str:
         if (names := texts_of(plan.get(key)))
     ]
     if plan.get("interrupted") is True:
-        return "; ".join(["this report is incomplete, the command was interrupted", *cuts])
+        return "; ".join(["this report is incomplete: its command did not end", *cuts])
     return f"not all was run: {'; '.join(cuts)} (a longer --budget runs more)" if cuts else ""
 
 

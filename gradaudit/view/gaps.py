@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gradaudit.audits import audits
 from gradaudit.audits.gathering import member_of
-from gradaudit.measurement import text_of
+from gradaudit.measurement import TOO_FEW, text_of
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import LayerLine
 from gradaudit.view.facts import BETWEEN, abridged
@@ -122,7 +122,7 @@ def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Unmeas
         everywhere = every <= set(names) or whole
         metrics = dict.fromkeys(row.id for row in rows)
         what = member if whole or (names and not everywhere) else ", ".join(metrics)
-        left_out = any(row.left_out for row in rows)
+        left_out = any(row.left_out or row.details.get(TOO_FEW) is True for row in rows)
         where = () if everywhere else names
         yield UnmeasuredPart(what, reason, where, failed, not whole, known=failed or left_out)
 

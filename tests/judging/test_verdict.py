@@ -174,3 +174,13 @@ def test_a_scan_without_evidence_about_attacks_or_its_attribute_does_not_pass(
     assert found == [f"no evidence about {x}: no rule of level error judged a row" for x in lacking]
     assert verdict(extended) == ("undecided" if lacking else "passed")
     assert verdict(gate(report, Policy.model_validate({"rules": own}))) == "passed"
+
+
+@pytest.mark.parametrize(("metric", "word"), [("leak.bits", "undecided"), (EFFORT, "passed")])
+def test_too_few_records_for_a_question_about_an_attribute_are_unmeasured(
+    metric: str, word: str
+) -> None:
+    short = skipped_row(metric, "fc1", FEW, details={"too_few": True})
+    rules = [{"metric": metric, "max": 1}, {"metric": RANK, "max": 1}]
+    judged = gate(make_report(WITHIN, short), Policy.model_validate({"rules": rules}))
+    assert (verdict(judged), fails(judged)) == (word, word != "passed")

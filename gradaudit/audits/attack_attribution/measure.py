@@ -17,6 +17,7 @@ from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import RATE
 from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.core.statistics.intervals import clustered
+from gradaudit.defenses.defense_chain import Chain
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
@@ -98,6 +99,12 @@ def _expect(subject: Subject, options: AttributionOptions) -> None:
         raise NotApplicable(
             f"the clients of a sum have {options.records_behind} records, and the data has "
             f"{len(subject.records)}: give more records, or lower --others or --batch-size"
+        )
+    clipping = next((x for x in Chain(subject.defenses).acting if x.of_records), None)
+    if clipping and "algorithm" not in options.model_fields_set:
+        raise NotApplicable(
+            f"its clients train locally by default, and {clipping} clips single records, of which "
+            "their updates are no mean; --algorithm fedsgd attacks gradients"
         )
 
 

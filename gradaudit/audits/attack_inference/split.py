@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.core.randomness import rng, sequence
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import NotApplicable, TooFewRecords
 from gradaudit.games.splits import Batches, Users, expect_enough, owners, split
 from gradaudit.sharing.protocol import SharingProtocol
 
@@ -183,7 +183,7 @@ def _expect_enough(parts: Mapping[str, IntArray], secret: Secret, design: Design
     except NotApplicable as why:
         least = min(len(part) for part in parts.values()) / len(secret.codes)
         merge = f", or merge rare values (--merge-rare {int(np.ceil(size / least))})"
-        raise NotApplicable(f"{why}{merge if len(values) > 2 else ''}") from None
+        raise TooFewRecords(f"{why}{merge if len(values) > 2 else ''}") from None
 
 
 def _hold_out(
@@ -218,7 +218,7 @@ def _private_quotas(counts: IntArray, design: Design, secret: str) -> IntArray:
     if total <= design.private:
         return counts
     if least * len(counts) > design.private:
-        raise NotApplicable(
+        raise TooFewRecords(
             f"{secret}: a batch of {least} records of each of its {len(counts)} values takes "
             f"{least * len(counts)} private records, and the private set holds {design.private}: "
             f"give --samples {least * len(counts)}, or batches of at most "

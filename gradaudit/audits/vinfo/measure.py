@@ -35,7 +35,7 @@ from gradaudit.audits.vinfo.spread import RecordUse
 from gradaudit.audits.vinfo.v_information import Estimator, FeatureRows, UsableInformation, estimate
 from gradaudit.core.randomness import number, rng, sequence
 from gradaudit.data.records import Records, with_rare_merged
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import TooFewRecords
 from gradaudit.executors.workers import Task, shared_out
 from gradaudit.families import family, sizes
 from gradaudit.families.forest import ceiling
@@ -342,7 +342,7 @@ def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
         why = "the records do not suffice for an attack of their own"
         cases, refused = drawn_cases(records, options, subject.seed, keep=False)
     if not cases:
-        raise NotApplicable("; ".join(refused.values()))
+        raise TooFewRecords("; ".join(refused.values()))
     return _Latent(subject, options, records, merged, cases, refused, why)
 
 

@@ -1,5 +1,6 @@
 """Rows in sums of updates: what is recovered is there, and what is linked is one client's."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gradaudit.audits.attack_attribution.recovery import (
 from gradaudit.audits.rows import Rows
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
@@ -203,6 +204,15 @@ def test_what_it_does_not_apply_to_is_said(
 ) -> None:
     with pytest.raises(NotApplicable, match=why):
         measured(subject, **options)
+
+
+def test_noise_on_single_records_needs_gradients_and_ends_no_scan() -> None:
+    """`dp:clip=1,sigma=0.1` as init spells it: local training is this audit's own default."""
+    defended = replace(digits(), defenses=(parse_defense("dp:clip=1,sigma=0.1"),))
+    with pytest.raises(NotApplicable, match=r"clips single records.*--algorithm fedsgd"):
+        measured(defended)
+    with pytest.raises(UsageError, match="use per=release"):
+        measured(defended, algorithm="fedavg")
 
 
 @pytest.mark.slow
