@@ -73,11 +73,11 @@ class AttackTable(Audit[TableOptions]):
     rows_certified is the share of the batch's rows that the attacker can be sure of: their residual
     is below a tenth of the least of decoys' (named rows with one category swapped and other
     records), and their multiplicity is whole. Certificates are of categories; numbers have a
-    precision beside them. false_rows is the share of named rows that are not in the batch.
-    certainty_error is how far the certainty of cells lies from the share of them that are right,
-    the mean over ten bins. Of several rounds of the same rows, those that any round proves or names
-    are the answer. Rows of cell_accuracy with some ``knowledge`` are right without the
-    update.
+    precision beside them. Behind noise rows are named and none is certified. false_rows is the
+    share of named rows that are not in the batch. certainty_error is how far the certainty of cells
+    lies from the share of them that are right, the mean over ten bins. Of several rounds of the
+    same rows, those that any round proves or names are the answer. Rows of cell_accuracy with some
+    ``knowledge`` are right without the update.
     """
 
     name = "attack table"

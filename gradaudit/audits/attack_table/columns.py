@@ -231,14 +231,3 @@ class TableColumns:
             decoys[rows[:, None], group] = 0
             decoys[rows, group[other]] = 1
         return decoys
-
-    def every_swap(self, row: Tensor) -> Tensor:
-        """A row (cells,) with one category swapped for each other of its column, (swaps, cells)."""
-        swaps = [row[None][:0]]
-        for group in self.groups:
-            others = group[row[group] == 0]
-            rows = row.repeat(len(others), 1)
-            rows[:, group] = 0
-            rows[torch.arange(len(others)), others] = 1
-            swaps.append(rows)
-        return torch.cat(swaps)

