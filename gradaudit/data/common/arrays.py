@@ -1,7 +1,7 @@
 """Arrays: those of ``.npz`` archives, and arrays as inputs of a model."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from gradaudit.core.text import first_line, printable
 from gradaudit.data.common.checks import (
     choose,
+    choose_all,
     expect_finite,
     expect_int64,
     expect_length,
@@ -37,39 +38,45 @@ class Archive:
     """Arrays of an ``.npz`` file.
 
     Attributes:
-        path: the file.
-        keys: names of all its arrays.
+        file: the file, for messages.
+        cells: names of all its arrays.
         arrays: those that were read, by name.
+        notes: how the file was read, for the report.
     """
 
-    path: Path
-    keys: Sequence[str]
+    file: str
+    cells: Sequence[str]
     arrays: Mapping[str, NDArray[Any]]
+    notes: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         """Return the array of that key; a UsageError where there is none."""
-        return self.arrays[choose(key, self.keys, str(self.path), "key")]
+        return self.arrays[choose(key, self.cells, self.file, "key")]
 
     def column(self, key: str) -> DataColumn:
         """Return the array of that key as a column, with the names of its values."""
         column = DataColumn.of_array(key, self.origin(key), self[key])
-        return column.named(self.names(key))
+        return column.named(self.names_of(key))
 
-    def names(self, key: str) -> tuple[str, ...]:
+    def names(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Return the keys among these, which may be comma separated; each once."""
+        return choose_all(keys, self.cells, self.file, "key")
+
+    def names_of(self, key: str) -> tuple[str, ...]:
         """Return the text in ``KEY_names``, for instance the classes' names."""
         arrays = (self.arrays[name] for name in _names_of(key) if name in self.arrays)
         return tuple(next((a.tolist() for a in arrays if a.dtype.kind == "U" and a.ndim == 1), ()))
 
     def origin(self, key: str) -> str:
         """Return file and key, for messages."""
-        return _origin(self.path, key)
+        return _origin(self.file, key)
 
 
 def _names_of(key: str) -> tuple[str, str]:
     return f"{key}_names", f"{key.removesuffix('s')}_names"
 
 
-def _origin(path: Path, key: str) -> str:
+def _origin(path: Path | str, key: str) -> str:
     return f"{path}: key {quote(key)}"
 
 
@@ -84,7 +91,9 @@ def read_arrays(path: Path, keys: Iterable[str]) -> Archive:
     wanted = {name for part in (*parts, "class") for name in (part, *_names_of(part))}
     made = read(archive_arrays, path, wanted=wanted)
     held: list[str] = made.pop("keys")
-    return Archive(path, held, {name.removeprefix(_KEY): array for name, array in made.items()})
+    return Archive(
+        str(path), held, {name.removeprefix(_KEY): array for name, array in made.items()}
+    )
 
 
 def archive_arrays(path: Path, *, wanted: Collection[str]) -> dict[str, Any]:

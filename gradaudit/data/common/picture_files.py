@@ -69,12 +69,11 @@ def stack_pictures(
 ) -> tuple[NDArray[np.uint8 | np.uint16], dict[str, JsonValue]]:
     """Decode pictures, all grey or else all in colour; and notes on what is read of them.
 
-    All headers are read before any pixel. Every picture is resized to ``size`` (bilinear), if any.
-    Where some are grey of 16 bits all become 16 bits, of which 65,535 is white.
+    Every picture is resized to ``size`` (bilinear), if any. Where some are grey of 16 bits all
+    become 16 bits, of which 65,535 is white.
 
     Args:
-        pictures: each with its name for messages; a file is opened for its header and again for
-            its pixels.
+        pictures: each with its name for messages.
         origin: the data, for messages.
         size: height and width.
 
@@ -83,67 +82,53 @@ def stack_pictures(
         the largest value of 16 bits, how many have transparency or further frames that are left.
 
     Raises:
-        DataError: a file is missing, no picture, damaged or has more bits a channel than that; the
-            sizes differ and none is asked for; there are none; the whole would take too much
-            memory.
+        DataError: one is no picture, is damaged or has more bits a channel than that; the sizes
+            differ and none is asked for; there are none; the whole would take too much memory.
     """
-    headers = _headers(pictures)
-    (height, width), mode = _common_layout(headers, origin, size)
-    deep = any(header.mode in _DEEP for header in headers)
-    shape = len(pictures), height, width, len(mode)
-    pixels: NDArray[np.uint8 | np.uint16] = np.empty(shape, np.uint16 if deep else np.uint8)
-    for index, (name, source) in enumerate(pictures):
+    arrays: list[NDArray[Any]] = []
+    counts = {"transparent": 0, "several_frames": 0}
+    for name, source in pictures:
         with _opened(name, source) as picture:
-            pixels[index] = _pixels(picture, mode, (height, width), deep)
+            clear = picture.mode in _TRANSPARENT or "transparency" in picture.info
+            arrays.append(_pixels(picture, name, size))
+            counts["transparent"] += clear
+            counts["several_frames"] += picture is not source and _has_more(picture)
+        found, common = arrays[-1].shape[:2], arrays[0].shape[:2]
+        if found != common:
+            raise DataError(
+                f"{name}: is of {_spell(found)} pixels and {pictures[0][0]} of {_spell(common)}; "
+                "say size=HEIGHTxWIDTH to resize all"
+            )
+        expect_to_fit((len(pictures), *arrays[-1].shape), origin)
+    if not arrays:
+        raise DataError(f"{origin}: there are no pictures")
+    deep = any(array.dtype == np.uint16 for array in arrays)
+    channels = max(array.shape[2] for array in arrays)
+    shape = len(arrays), *arrays[0].shape[:2], channels
+    pixels: NDArray[np.uint8 | np.uint16] = np.empty(shape, np.uint16 if deep else np.uint8)
+    for place, array in enumerate(arrays):
+        wide = deep and array.dtype == np.uint8
+        pixels[place] = array.astype(np.uint16) * _BYTE_IN_16_BITS if wide else array
     notes: dict[str, JsonValue] = {"sixteen_bits": int(pixels.max())} if deep else {}
-    counts = {
-        "transparent": sum(header.transparent for header in headers),
-        "several_frames": sum(header.frames for header in headers),
-    }
     return pixels, notes | {key: count for key, count in counts.items() if count}
 
 
-def _pixels(picture: Image.Image, mode: str, size: Size, deep: bool) -> NDArray[Any]:
-    """A picture of that size as (height, width, channels) that broadcast to those of the mode."""
-    grey = picture.mode in _DEEP
-    floats = np.asarray(picture).astype(np.float32) if grey else None  # 16 bits cannot be resized
-    made = picture.convert(mode) if floats is None else Image.fromarray(floats)
-    if made.size != size[::-1]:
+def _pixels(picture: Image.Image, name: str, size: Size | None) -> NDArray[Any]:
+    """A picture as (height, width, 1 or 3), bytes or, grey of 16 bits, uint16."""
+    if picture.mode not in _GREY + _DEEP + _COLOUR:
+        raise DataError(
+            f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel, "
+            "or 16 of grey"
+        )
+    deep = picture.mode in _DEEP
+    made = picture.convert("L" if picture.mode in _GREY else "RGB") if not deep else picture
+    if size is not None and made.size != size[::-1]:
+        if deep:  # 16 bits cannot be resized
+            made = Image.fromarray(np.asarray(made).astype(np.float32))
         made = made.resize(size[::-1], Image.Resampling.BILINEAR)
-    pixels = np.asarray(made).reshape(*size, -1)
-    if grey:
-        return pixels.round()
-    return pixels.astype(np.uint16) * _BYTE_IN_16_BITS if deep else pixels
-
-
-@dataclass(frozen=True)
-class _Header:
-    name: str
-    size: Size
-    mode: str
-    transparent: bool
-    frames: bool
-    """Whether there is more than the first one."""
-
-
-def _headers(pictures: Named) -> list[_Header]:
-    headers = []
-    for name, source in pictures:
-        with _opened(name, source) as picture:
-            if (mode := picture.mode) not in _GREY + _DEEP + _COLOUR:
-                raise DataError(
-                    f"{name}: pixels of mode {mode} cannot be used; save it with 8 bits a channel, "
-                    "or 16 of grey"
-                )
-            transparent = mode in _TRANSPARENT or "transparency" in picture.info
-            several = not isinstance(source, Image.Image) and _has_more(picture)
-            size = picture.height, picture.width
-            headers.append(_Header(name, size, mode, transparent, several))
-    return headers
-
-
-def _common_mode(headers: Sequence[_Header]) -> str:
-    return "L" if all(header.mode in _GREY + _DEEP for header in headers) else "RGB"
+    array = np.asarray(made)
+    array = array.round().astype(np.uint16) if deep else array
+    return array.reshape(*array.shape[:2], -1)
 
 
 def _has_more(picture: Image.Image) -> bool:
@@ -152,22 +137,6 @@ def _has_more(picture: Image.Image) -> bool:
         picture.seek(1)
         return True
     return False
-
-
-def _common_layout(headers: Sequence[_Header], origin: str, size: Size | None) -> tuple[Size, str]:
-    """Size, and mode with one grey or three colour channels, that fit all of these pictures."""
-    if not headers:
-        raise DataError(f"{origin}: there are no pictures")
-    first, common = headers[0].name, headers[0].size
-    other = next((header for header in headers if header.size != common), None)
-    if size is None and other is not None:
-        raise DataError(
-            f"{other.name}: is of {_spell(other.size)} pixels and {first} of {_spell(common)}; "
-            "say size=HEIGHTxWIDTH to resize all"
-        )
-    mode = _common_mode(headers)
-    expect_to_fit((len(headers), len(mode), *(size or common)), origin)
-    return size or common, mode
 
 
 @contextmanager
@@ -192,7 +161,7 @@ def _opened(name: str, source: Picture) -> Iterator[Image.Image]:
         ) from error
 
 
-def _spell(size: Size) -> str:
+def _spell(size: Sequence[int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 

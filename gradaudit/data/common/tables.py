@@ -100,10 +100,6 @@ class TextTable:
             return DataColumn.of_codes(name, origin, codes, with_points(texts, origin))
         return DataColumn.of_codes(name, origin, codes, texts)
 
-    def column_if(self, name: str | None) -> DataColumn | None:
-        """Return the column of that name, or None without a name."""
-        return None if name is None else self.column(name)
-
     def names(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names of columns among these, which may be comma separated; each once."""
         return choose_all(names, self.cells, self.file, "column")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.arrays import Archive
 from gradaudit.data.common.roles import (
     Labels,
     assemble,
@@ -23,8 +24,8 @@ class DescribedRecords(DataAdapter):
     """The options of all records that a table describes, whatever their inputs are.
 
     Attributes:
-        label: column of the task's label.
-        attribute: columns of private attributes; a quantity is split in halves at its median.
+        label: column or key of the task's label.
+        attribute: those of private attributes; a quantity is split in halves at its median.
         user: column that says whose record it is.
         member: column that says whether a record was trained on.
     """
@@ -35,12 +36,12 @@ class DescribedRecords(DataAdapter):
     member: str | None = None
 
     def described(
-        self, table: TextTable, inputs: Inputs, labels: Labels, used: Iterable[str]
+        self, table: TextTable | Archive, inputs: Inputs, labels: Labels, used: Iterable[str]
     ) -> Records:
         """Records of these inputs and labels with the table's columns; a note names unused ones.
 
         Args:
-            table: a line for each record.
+            table: of columns of the records.
             inputs: of the records.
             labels: of the records.
             used: the columns that inputs are made of, or that are left out on request.
@@ -50,8 +51,8 @@ class DescribedRecords(DataAdapter):
             inputs,
             labels,
             map(table.column, table.names(self.attribute)),
-            user=table.column_if(self.user),
-            member=table.column_if(self.member),
+            user=None if self.user is None else table.column(self.user),
+            member=None if self.member is None else table.column(self.member),
             notes={**left_aside(table.cells, served), **table.notes},
         )
 
