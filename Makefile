@@ -1,6 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+USABLE := $(VENV)/usable
 INSTALLED := $(VENV)/installed
 # Explaining comparisons takes both workers ten seconds each: only what failed is run again with it.
 TESTS := $(BIN)/pytest -n 2 --dist loadfile --assert=plain
@@ -11,9 +12,9 @@ FEDERATIONS := $(TESTS) tests/audits/job tests/audits/dp_audit tests/integration
 	-k "job or flower or nvflare or middleware"
 EXPLAIN := { status=$$?; [ $$status -ne 1 ] || $(BIN)/pytest --last-failed; exit $$status; }
 
-.PHONY: demo check quick test processes federations lint docs picture mutants lock audit clean
+.PHONY: demo check quick test federations lint docs picture mutants lock audit clean
 
-demo: $(INSTALLED)
+demo: $(USABLE)
 	$(BIN)/gradaudit scan --exit-zero -o demo-report.json
 	@echo "The report is in demo-report.json"
 
@@ -24,10 +25,7 @@ quick: $(INSTALLED)
 	$(TESTS) -m "not slow and not processes" || $(EXPLAIN)
 
 test: $(INSTALLED)
-	$(TESTS) -m "not processes" || $(EXPLAIN)
-
-processes: $(INSTALLED)
-	$(TESTS) -m processes || $(EXPLAIN)
+	$(TESTS) || $(EXPLAIN)
 
 federations: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/oldest $(OLDEST)
@@ -59,9 +57,12 @@ audit: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement constraints.lock
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(USABLE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(INSTALLED): $(USABLE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs]'
 	@touch $@
 
