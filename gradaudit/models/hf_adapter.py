@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradaudit.core.contained import contained
+from gradaudit.core import contained
 from gradaudit.core.huggingface import expect_held, library, reason, settings_of
 from gradaudit.core.text import printable
 from gradaudit.errors import CheckpointError, UsageError, foreign
@@ -60,7 +60,7 @@ def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.M
     weights = sum(parameter.nbytes for parameter in model.parameters())
     held = sum(file.stat().st_size for file in files)
     try:
-        contained(
+        contained.read(
             lambda: _injected(model, folder) is None,
             seconds=weights / _BYTES_A_SECOND,
             memory=_COPIES * held,

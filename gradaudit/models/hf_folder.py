@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gradaudit.core.contained import contained
+from gradaudit.core import contained
 from gradaudit.core.huggingface import expect_held, library, reason, settings_of
 from gradaudit.data.common.tokenizing import ReadingTask, TextModel
 from gradaudit.errors import GradauditError, UsageError, foreign
@@ -91,7 +91,7 @@ def load_folder(
     asked: Task = task or _task(folder, settings, kind)
     try:
         _imported(_table(asked).get(kind))
-        size = contained(lambda: _size(_config(folder, classes), asked))
+        size = contained.read(lambda: _size(_config(folder, classes), asked))
         if size > held:
             raise UsageError(
                 f"{folder / CONFIG}: asks for {size:,} weights, more than its folder can hold "

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradaudit.core import contained as module
-from gradaudit.core.contained import ContainedError, contained
+from gradaudit.core.contained import ContainedError, read
 from gradaudit.errors import CheckpointError, foreign
 from gradaudit.executors.stopping import TimeIsUp, time_limit
 
@@ -34,7 +34,7 @@ def test_results_are_those_of_the_work_and_nothing_of_it_stays(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     here: list[int] = []
-    made = contained(lambda: (here.append(1), print("loud"), np.arange(3.0))[-1])
+    made = read(lambda: (here.append(1), print("loud"), np.arange(3.0))[-1])
     np.testing.assert_array_equal(made, [0, 1, 2])
     assert here == []
     assert capfd.readouterr() == ("", "")
@@ -47,7 +47,7 @@ def test_results_are_those_of_the_work_and_nothing_of_it_stays(
         (lambda: sys.exit(3), "SystemExit: 3"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda: os._exit(0), "it ends the library"),
-        (lambda: lambda: 1, "it ends the library"),
+        (lambda: lambda: 1, "TypeError: a reader returned a function"),
         (lambda: os.kill(os.getpid(), 11), "SIGSEGV ends it, where it may take 640 MiB"),
         (lambda: os.kill(os.getpid(), 9), "SIGKILL ends it, where it may take 640 MiB"),
         (os.abort, "SIGABRT ends it, where it may take 640 MiB"),
@@ -57,7 +57,7 @@ def test_results_are_those_of_the_work_and_nothing_of_it_stays(
 )
 def test_the_end_of_work_is_an_error_in_words(work: Callable[[], object], words: str) -> None:
     with pytest.raises(ContainedError) as caught:
-        contained(work)
+        read(work)
     assert re.fullmatch(
         re.escape(words) + r"( \(test_contained.py, line \d+\))?", str(caught.value)
     )
@@ -71,17 +71,17 @@ def test_work_without_end_is_ended_by_its_processor_time_or_by_the_clock(
     monkeypatch.setattr(module, "SECONDS", 1)
     monkeypatch.setattr(module, "_WAITING", waiting)
     with pytest.raises(ContainedError, match="it takes more than 1 seconds"):
-        contained(work)
+        read(work)
 
 
 @pytest.mark.slow
 def test_memory_grows_with_what_is_read() -> None:
-    assert contained(lambda: len(bytearray(800 << 20)), memory=400 << 20) == 800 << 20
+    assert read(lambda: len(bytearray(800 << 20)), memory=400 << 20) == 800 << 20
 
 
 def test_errors_for_people_keep_their_kind() -> None:
     with pytest.raises(CheckpointError, match=r"^x: is none$"):
-        contained(lambda: fail(CheckpointError("x: is none")))
+        read(lambda: fail(CheckpointError("x: is none")))
 
 
 def test_a_child_ends_where_its_parent_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_child_ends_where_its_parent_is_interrupted(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fork", noted)
     with pytest.raises(TimeIsUp), time_limit(0.2):
-        contained(spin)
+        read(spin)
     (child,) = children
     with pytest.raises(ChildProcessError):
         os.waitpid(child, os.WNOHANG)
@@ -110,7 +110,7 @@ def test_whatever_code_of_others_raises_is_an_exception_of_that_name() -> None:
 
 def test_work_writes_no_large_files(tmp_path: Path) -> None:
     path, limit = tmp_path / "left", module.FILE_BYTES
-    assert contained(lambda: path.write_bytes(bytes(limit))) == limit
+    assert read(lambda: path.write_bytes(bytes(limit))) == limit
     with pytest.raises(ContainedError, match=r"OSError: .*File too large"):
-        contained(lambda: path.write_bytes(bytes(limit + 1)))
+        read(lambda: path.write_bytes(bytes(limit + 1)))
     assert path.stat().st_size == limit

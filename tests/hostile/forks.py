@@ -118,8 +118,8 @@ def _shorten(contained: ModuleType) -> None:
     """Let what takes for ever be ended after less than the second that a limit is at least."""
     limit, end = vars(contained)["_limit"], vars(contained)["_end"]
 
-    def limited(seconds: int, memory: int) -> None:
-        limit(seconds, memory)
+    def limited(seconds: int, memory: int, output: int) -> None:
+        limit(seconds, memory, output)
         signal.setitimer(signal.ITIMER_PROF, CONTAINED)
 
     def ended(number: int, seconds: int, memory: int) -> str:

@@ -17,7 +17,6 @@ from torch import nn
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint import kinds as kinds_module
 from gradaudit.models.checkpoint import load_checkpoint
-from gradaudit.models.checkpoint import torch_file as archive_module
 
 
 class Creates:
@@ -85,19 +84,6 @@ def test_a_torch_export_archive_is_called_one(tmp_path: Path) -> None:
     assert "torch.export archive, a program and not weights (--model" in refusal(path)
 
 
-def test_a_huge_directory_is_refused_before_it_is_read(
-    weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive_module, "MAX_DIRECTORY_BYTES", 100)
-    monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("read the directory"))
-    assert "zip directory claims" in refusal(weights)
-
-
-def test_a_huge_pickle_is_refused(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_module, "MAX_PICKLE_BYTES", 10)
-    assert "10 bytes of pickle" in refusal(weights)
-
-
 def test_a_huge_file_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +141,5 @@ def test_a_missing_file_is_a_usage_error(tmp_path: Path, name: str) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_limits_are_those_documented() -> None:
+def test_the_limit_is_that_documented() -> None:
     assert kinds_module.MAX_FILE_BYTES == 64 * 2**30
-    assert archive_module.MAX_PICKLE_BYTES == 64 * 2**20
-    assert archive_module.MAX_DIRECTORY_BYTES == 16 * 2**20

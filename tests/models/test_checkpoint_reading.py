@@ -21,7 +21,6 @@ from torch import nn
 
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint import load_checkpoint
-from gradaudit.models.checkpoint.pickled import RefusedValue
 from gradaudit.models.checkpoint.torch_file import read_torch
 
 STATE = OrderedDict(w=torch.arange(6.0).reshape(2, 3), b=torch.tensor([1, -1]))
@@ -157,7 +156,7 @@ def test_inert_values_beside_weights_are_passed_over_and_nothing_of_them_is_made
     torch.save({"state_dict": STATE, **INERT}, tmp_path / "c.pt")
     content, _ = read_torch(tmp_path / "c.pt")
     del content["state_dict"]
-    assert kinds(content) == {dict, OrderedDict, list, RefusedValue, int, str, bytes, type}
+    assert kinds(content) == {dict, type(None)}
     loaded = load_checkpoint(tmp_path / "c.pt")
     assert equal(loaded.state)
     assert loaded.notes[1] == "left aside: args, hyper_parameters, best, history and 3 more"

@@ -21,11 +21,10 @@ OPENED_IN = {
         "gradaudit.federation.canaries",
         "gradaudit.federation.resume",
     },
-    "pickle.load": {"gradaudit.core.contained"},
+    "pickle.load": set(),
     "cloudpickle.loads": {"gradaudit.executors.shipping"},
     "joblib.load": set(),
     "np.load": {"gradaudit.attacks.reconstruction.matching.unknowns"},
-    "npy.read_array": {"gradaudit.core.npz"},
     "zipfile.ZipFile": {
         "gradaudit.models.exported",
         "gradaudit.core.npz",

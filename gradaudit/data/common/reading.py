@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradaudit.core.contained import ContainedError, contained
+from gradaudit.core import contained
+from gradaudit.core.contained import ContainedError
 from gradaudit.core.files import expect_file
 from gradaudit.errors import DataError
 
@@ -32,9 +33,13 @@ def read(reader: Callable[..., dict[str, Any]], *paths: Path, **options: Any) ->
     """
     files = [expect_file(path) for path in paths]
     size = sum(file.stat().st_size for file in files)
-    work = partial(_read, reader, files, max(_ANSWER, _RATIO * size), options)
+    most = max(_ANSWER, _RATIO * size)
+    work = partial(_read, reader, files, most, options)
     try:
-        return contained(work, seconds=size / _BYTES_A_SECOND, memory=_RATIO * size)
+        made: dict[str, Any] = contained.read(
+            work, seconds=size / _BYTES_A_SECOND, memory=_RATIO * size, output=2 * most
+        )
+        return made
     except ContainedError as error:
         raise DataError(f"{paths[0]}: cannot be read ({error}); is it damaged?") from error
 

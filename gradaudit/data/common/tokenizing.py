@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.core.contained import ContainedError, contained
+from gradaudit.core import contained
+from gradaudit.core.contained import ContainedError
 from gradaudit.core.huggingface import library, reason, settings_of
 from gradaudit.core.randomness import rng
 from gradaudit.data.common.packing import InputPart
@@ -45,7 +46,6 @@ _HALF = "\ufffd"
 _REMEDY = "save one there with save_pretrained, or name its folder by tokenizer=DIR in --data"
 
 
-T = TypeVar("T")
 _HIDDEN = 0.15
 _REPLACED, _KEPT = 0.8, 0.1
 
@@ -186,9 +186,12 @@ class Pretrained:
         """Read the folder and make tokens."""
         characters = sum(len(text) for part in pair for text in part)
         most = min(characters, len(pair[0]) * length)
-        return self._contained(lambda: _made(self.folder, pair, length, padding), characters, most)
+        tokens, facts = self._contained(
+            lambda: _made(self.folder, pair, length, padding), characters, most
+        )
+        return Tokens(**tokens), _Facts(**facts)
 
-    def _contained(self, work: Callable[[], T], characters: int, tokens: int) -> T:
+    def _contained(self, work: Callable[[], Any], characters: int, tokens: int) -> Any:
         """Work with the folder's tokenizer in a process of its own, limited by what it handles."""
         if not any((self.folder / name).is_file() for name in _VOCABULARIES):
             raise UsageError(f"{self.folder}: holds no tokenizer ({_VOCABULARIES[0]}); {_REMEDY}")
@@ -196,10 +199,11 @@ class Pretrained:
             settings_of(self.folder, _SETTINGS)
         library("transformers")
         try:
-            return contained(
+            return contained.read(
                 work,
                 seconds=characters / _CHARACTERS_A_SECOND,
                 memory=characters * _CHARACTER_BYTES + tokens * _ENCODED_BYTES,
+                output=contained.FILE_BYTES + _ENCODED_BYTES * (characters + tokens),
             )
         except ContainedError as error:
             raise UsageError(
@@ -222,7 +226,7 @@ Tokenizer = Hashing | Pretrained
 
 def _made(
     folder: Path, pair: list[list[str]], length: int, padding: int | None
-) -> tuple[Tokens, _Facts]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads a folder's tokenizer and makes tokens of texts, or of pairs of texts."""
     tokenizer = _opened(folder)
     facts = _Facts(type(tokenizer).__name__, len(tokenizer), tokenizer.mask_token_id)
@@ -231,9 +235,9 @@ def _made(
     filling = next(token for token in given if token is not None)
     tokens = _padded(made["input_ids"], length, filling, frozenset(tokenizer.all_special_ids))
     if "token_type_ids" not in made:
-        return tokens, facts
+        return vars(tokens), vars(facts)
     types = _padded(made["token_type_ids"], length, 0, frozenset()).ids
-    return replace(tokens, types=types), facts
+    return {**vars(tokens), "types": types}, vars(facts)
 
 
 def _opened(folder: Path) -> Any:

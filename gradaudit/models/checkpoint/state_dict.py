@@ -187,5 +187,5 @@ def _names_tensor(key: object, value: object) -> bool:
 
 def _note_rest(keys: list[object], notes: list[str]) -> None:
     if keys:
-        names = [key if isinstance(key, str) else type(key).__name__ for key in keys]
+        names = [key if isinstance(key, str) else str(key) for key in keys]
         notes.append(f"left aside: {listed(names)}")

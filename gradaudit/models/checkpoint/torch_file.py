@@ -1,190 +1,286 @@
-"""Checks the zip archive of ``torch.save``, then reads it: the only ``torch.load`` of the package.
+"""Reads the archives of ``torch.save`` by torch's weights-only loader, in a child process.
 
-Two readers of one file must see the same: the directory is read here, strictly, and whatever
-another reader could take otherwise is refused (a directory that does not lie right before the end
-record, a zip64 record that contradicts it, comments, extra fields, names that differ by case).
+The child loads the structure alone, on the device ``meta``, so that no declared shape costs memory,
+and tells where each tensor's bytes lie; this process maps them from the file. Values beside weights
+(arguments, paths, times) are data, but reading them needs their classes to be called: an object
+that keeps nothing stands for each.
 """
 
-import os
-import struct
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+import re
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from gradaudit.core import contained
+from gradaudit.core.contained import ContainedError
 from gradaudit.core.text import listed, printable
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import REMEDY, convert_script, describe
-from gradaudit.models.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow, stand_ins
 
-MAX_PICKLE_BYTES = 64 << 20
-MAX_DIRECTORY_BYTES = 16 << 20
-
-_END = struct.Struct("<4s4H2LH")
-_END64 = struct.Struct("<4sQ2H2L4Q")
-_LOCATOR = struct.Struct("<4sLQL")
-_CENTRAL = struct.Struct("<4s6H3L5H2L")
-_LOCAL = struct.Struct("<4s5H3L2H")
-_EXTRA = struct.Struct("<2H")
+_PLAIN = r"list|dict|int|float|str|bool|tuple"
+_OBJECTS = re.compile(
+    r"pathlib\.(?:_local\.)?(?:Pure)?(?:Posix|Windows)?Path"
+    r"|argparse\.Namespace|types\.SimpleNamespace|typing\.Any"
+    rf"|(?:__builtin__|builtins)\.(?:{_PLAIN})"
+    r"|datetime\.(?:datetime|date|time|timedelta|timezone)"
+    r"|decimal\.Decimal|fractions\.Fraction|uuid\.UUID"
+    r"|numpy\.(?:dtype|ndarray)|numpy\._?core\.multiarray\.(?:scalar|_reconstruct)"
+    r"|numpy\.dtypes\.\w+DType"
+    r"|omegaconf\.(?:dictconfig\.DictConfig|listconfig\.ListConfig|nodes\.\w+Node"
+    r"|base\.(?:ContainerMetadata|Metadata))"
+)
+_DICTS = re.compile(
+    r"collections\.defaultdict|easydict\.EasyDict|addict\.addict\.Dict"
+    r"|(?:lightning|lightning_fabric|lightning\.fabric|pytorch_lightning|lightning\.pytorch)"
+    r"\.utilities\.(?:data|parsing)\.AttributeDict"
+)
 _SCRIPT = "is a TorchScript archive, a program and not weights"
-
+_DOUBTFUL = "is an archive {}, which readers take differently"
 _ENCRYPTED = 0x1
-_KNOWN_FLAGS = 0x80F
-"""Flags that may be set: encryption, compression levels, sizes behind the data, UTF-8 names."""
-_16, _32 = 0xFFFF, 0xFFFFFFFF
+_LOCAL_HEADER = 30
+"""Bytes of an entry's own header before its name."""
+_DEPTH = 5
+"""Dicts within dicts that are looked into; state dicts lie higher."""
 
 
-class _MalformedError(Exception):
-    """The bytes are not a complete zip archive."""
+class RefusedValue:
+    """Stand in for a value beside weights: accept any call and keep nothing."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
 
 
-class _DoubtfulError(Exception):
-    """Raised for an archive that two readers may read differently."""
+class _Dict:
+    """Stand in for a dict that a pickle fills: it is a plain dict."""
+
+    def __new__(cls, *_: Any) -> Any:
+        return OrderedDict()
 
 
-class Entry(NamedTuple):
-    """A file in the archive, as the directory describes it.
+def read_torch(path: Path) -> tuple[object, tuple[str, ...]]:
+    """Return an archive's content, and notes on values beside weights, for which None stands.
 
-    Attributes:
-        name: with its folder.
-        flags: of the format.
-        method: of compression, 0 for none.
-        packed: bytes it takes.
-        size: bytes it unpacks to.
-        header: where its header lies in the file.
-    """
-
-    name: str
-    flags: int
-    method: int
-    packed: int
-    size: int
-    header: int
-
-
-def read_pickle(path: Path) -> tuple[bytes, dict[str, int]]:
-    """Returns the pickle of an archive of plain weights from ``torch.save``; refuses any other.
-
-    Returns:
-        The content of ``data.pkl``, and the size in bytes of each file of the archive, by its name
-        without the folder of all.
+    Tensors are mapped from the file.
 
     Raises:
-        CheckpointError: truncated or damaged, compressed, encrypted, with entries that overlap or
-            repeat, with too large a directory or pickle, of two meanings, or some other zip
-            (TorchScript, ``torch.export``, ``torch.package``, NumPy, Keras).
+        CheckpointError: it is damaged, no archive of plain weights, or would run something.
     """
     try:
-        with path.open("rb") as stream:
-            start, entries = _directory(stream, path)
-            reason = _other_archive(entries) or _danger_in(entries)
-            remedy = convert_script(path) if reason == _SCRIPT else REMEDY
-            if not reason:
-                places = dict(_places(stream, entries, start))
-                place, size = places["data.pkl"]
-                stream.seek(place)
-                return stream.read(size), {name: size for name, (_, size) in places.items()}
-    except _DoubtfulError as doubt:
-        remedy = REMEDY
-        reason = f"is an archive {doubt}, which readers take differently"
-    except (_MalformedError, struct.error, UnicodeDecodeError) as error:
+        found = contained.read(partial(_structure, path))
+    except ContainedError as error:
         raise CheckpointError(
-            f"{describe(path)}: is a truncated or damaged zip archive; fetch or save it again"
+            f"{describe(path)}: torch's weights-only loader cannot read it ({error}); {REMEDY}"
         ) from error
-    raise CheckpointError(f"{describe(path)}: {reason}; {remedy}")
-
-
-def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
-    """Returns where the directory starts, and its entries in order."""
-    size = stream.seek(0, os.SEEK_END)
-    count, length, start, end = _end(stream, size)
-    if length > MAX_DIRECTORY_BYTES:
+    size = path.stat().st_size
+    file = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+    try:
+        content = _content(found["root"], [{} for _ in found["dicts"]], found["dicts"], file)
+    except (RuntimeError, ValueError) as error:
         raise CheckpointError(
-            f"{describe(path)}: its zip directory claims {length} bytes, over the limit of "
-            f"{MAX_DIRECTORY_BYTES}; {REMEDY}"
+            f"{describe(path)}: declares tensors larger than itself; fetch or save it again"
+        ) from error
+    aside = found["aside"]
+    notes = (f"not read, as they are no weights: values of {listed(aside)}",) if aside else ()
+    return content, notes
+
+
+def _structure(path: Path) -> dict[str, Any]:
+    """Load an archive's structure, in the child."""
+    places = _places(path)
+    asked = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    inert = {name for name in asked if _OBJECTS.fullmatch(name) or _DICTS.fullmatch(name)}
+    if unsafe := sorted({*asked} - inert):
+        raise CheckpointError(f"{describe(path)}: {_what_is_run(unsafe)}; {REMEDY}")
+    stand_ins: list[Any] = [
+        (_Dict if _DICTS.fullmatch(name) else RefusedValue, name.replace("__builtin__", "builtins"))
+        for name in inert
+    ]
+    with path.open("rb") as file, torch.serialization.safe_globals(stand_ins):
+        try:
+            content = torch.load(file, map_location="meta", weights_only=True)
+        except NotImplementedError as error:  # of layouts that have no form without data
+            raise _more_than_dense(describe(path), _reason(error)) from error
+        except Exception as error:  # the loader raises whatever a hostile pickle leads it into
+            raise ContainedError(_reason(error)) from error
+    dicts: list[Any] = []
+    root = _encoded(content, dicts, {}, places, describe(path))
+    aside = sorted(name.removeprefix("__builtin__.") for name in inert)
+    return {"root": root, "dicts": dicts, "aside": aside}
+
+
+def _reason(error: Exception) -> str:
+    """Return the loader's own error, without its advice to load the file unsafely."""
+    *_, last = str(error).split("WeightsUnpickler error:")
+    return printable(last.strip().split("\n")[0], 200) or type(error).__name__
+
+
+def _more_than_dense(file: str, what: str) -> CheckpointError:
+    return CheckpointError(f"{file}: holds more than plain dense tensors ({what}); {REMEDY}")
+
+
+def _encoded(
+    value: Any,
+    dicts: list[Any],
+    known: dict[int, int],
+    places: Mapping[int, int],
+    file: str,
+    depth: int = 0,
+) -> Any:
+    """Return a value as its kind, and for tensors where its bytes lie; a dict by its number."""
+    if isinstance(value, Tensor):
+        return _span(value, places, file)
+    if not isinstance(value, Mapping) or depth == _DEPTH:
+        return type(value).__name__
+    if id(value) not in known:
+        known[id(value)] = len(dicts)
+        pairs: list[Any] = []
+        dicts.append(pairs)
+        for key, each in value.items():
+            named = isinstance(key, str)
+            inside = _encoded(each, dicts, known, places, file, depth + 1)
+            pairs.append([named, key if named else type(key).__name__, inside])
+    return known[id(value)]
+
+
+def _span(tensor: Tensor, places: Mapping[int, int], file: str) -> list[Any]:
+    """Return an offset, a size in bytes, type, shape, strides and first element."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        what = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
+        raise _more_than_dense(file, what)
+    storage = tensor.untyped_storage()
+    place, size = getattr(storage, "_checkpoint_offset", None), storage.nbytes()
+    if place is None:
+        raise _more_than_dense(file, "a tensor without data")
+    if places.get(place, -1) < size:
+        raise CheckpointError(
+            f"{file}: declares tensors larger than itself, or two directories; fetch or save it "
+            "again"
         )
-    if start + length != end:
-        raise _DoubtfulError("whose directory does not lie where its end record says")
-    stream.seek(start)
-    entries = list(_entries(stream.read(length)))
-    if len(entries) != count:
-        raise _DoubtfulError("whose end record gives another number of entries than it has")
-    return start, entries
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return [place, size, kind, list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
 
 
-def _end(stream: BinaryIO, size: int) -> tuple[int, int, int, int]:
-    """Returns entries, bytes and start of the directory, and where the records after it begin."""
-    place = size - _END.size
-    signature, disk, first, here, count, length, start, comment = _unpacked(_END, stream, place)
-    if signature != b"PK\x05\x06" or comment:
-        raise _MalformedError
-    place64 = place - _LOCATOR.size - _END64.size
-    if place64 < 0:
-        return _single(disk, first, here, count), length, start, place
-    mark, _, pointed, _ = _unpacked(_LOCATOR, stream, place - _LOCATOR.size)
-    if mark != b"PK\x06\x07":
-        return _single(disk, first, here, count), length, start, place
-    known, bytes_, _, _, disk64, first64, here64, count64, length64, start64 = _unpacked(
-        _END64, stream, place64
-    )
-    short = (min(count64, _16), min(length64, _32), min(start64, _32))
-    if (
-        known != b"PK\x06\x06"
-        or (pointed, bytes_) != (place64, _END64.size - 12)
-        or short != (count, length, start)
-    ):
-        raise _DoubtfulError("with two end records that contradict each other")
-    return _single(disk64, first64, here64, count64), length64, start64, place64
+def _content(
+    value: Any, made: list[dict[Any, Any]], dicts: Sequence[Sequence[Any]], file: Tensor
+) -> Any:
+    """Return what ``_encoded`` described, with tensors mapped from the file."""
+    if isinstance(value, list):
+        return _mapped(file, *value)
+    if not isinstance(value, int):
+        return None
+    if dicts[value] and not made[value]:
+        for number, (named, key, _) in enumerate(dicts[value]):
+            made[value][key if named else _Unnamed(key, number)] = None
+        for key, (_, _, inside) in zip(list(made[value]), dicts[value], strict=True):
+            made[value][key] = _content(inside, made, dicts, file)
+    return made[value]
 
 
-def _single(disk: int, first: int, here: int, count: int) -> int:
-    """Returns the number of entries of an archive in one part."""
-    if disk or first or here != count:
-        raise _DoubtfulError("in several parts")
-    return count
+def _mapped(
+    file: Tensor,
+    place: int,
+    size: int,
+    kind: str,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    first: int,
+) -> Tensor:
+    """Return a tensor of a file's bytes."""
+    dtype: torch.dtype = getattr(torch, kind)
+    last = first + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    if place + size > len(file) or (0 not in shape and (last + 1) * dtype.itemsize > size):
+        raise ValueError
+    part = file[place : place + size - size % dtype.itemsize]
+    whole = (part.clone() if place % dtype.itemsize else part).view(dtype)
+    return whole.as_strided(shape, strides, whole.storage_offset() + first)
 
 
-def _unpacked(record: struct.Struct, stream: BinaryIO, place: int) -> tuple[Any, ...]:
-    if place < 0:
-        raise _MalformedError
-    stream.seek(place)
-    return record.unpack(stream.read(record.size))
+class _Unnamed:
+    """A key that is no text; two of a dict differ."""
+
+    def __init__(self, kind: str, number: int) -> None:
+        self.kind, self.number = kind, number
+
+    def __str__(self) -> str:
+        """Name its type."""
+        return self.kind
 
 
-def _entries(directory: bytes) -> Iterator[Entry]:
-    at = 0
-    while at < len(directory):
-        fields = _CENTRAL.unpack_from(directory, at)
-        mark, (flags, method), header = fields[0], fields[3:5], fields[16]
-        packed, size, named, extra, comment, part = fields[8:14]
-        end = at + _CENTRAL.size + named
-        if mark != b"PK\x01\x02" or end + extra + comment > len(directory):
-            raise _MalformedError
-        if comment or part or flags & ~_KNOWN_FLAGS:
-            raise _DoubtfulError("with comments, parts or flags that torch.save never writes")
-        size, packed, header = _long(directory[end : end + extra], size, packed, header)
-        name = directory[at + _CENTRAL.size : end].decode()
-        yield Entry(name, flags, method, packed, size, header)
-        at = end + extra
+def _what_is_run(names: Sequence[str]) -> str:
+    modules = [name for name in names if name.startswith("torch.nn.modules.")]
+    if modules:
+        return f"holds a whole pickled model ({listed(modules)}), which runs code when loaded"
+    rebuilt = any(name.startswith("torch._utils._rebuild") for name in names)
+    if rebuilt and all(name.startswith("torch.") for name in names):
+        return f"holds more than plain dense tensors ({listed(names)})"
+    return f"asks to run {listed(names)} when loaded, which weights never need"
 
 
-def _long(extra: bytes, *numbers: int) -> list[int]:
-    """Returns numbers, from the zip64 extra field where they do not fit into 32 bits."""
-    saturated = [number for number in numbers if number == _32]
-    size = 8 * len(saturated)
-    head = _EXTRA.pack(1, size) if saturated else b""
-    if not extra.startswith(head) or len(extra) != len(head) + size:
-        raise _DoubtfulError("with extra fields that torch.save never writes")
-    fields = iter(struct.unpack(f"<{len(saturated)}Q", extra[_EXTRA.size :]))
-    return [next(fields) if number == _32 else number for number in numbers]
+def _places(path: Path) -> dict[int, int]:
+    """Return the size of each entry by where its bytes begin, as zipfile reads the archive.
+
+    Torch reads the archive by another library: where both do not find the same bytes, it has two
+    meanings.
+    """
+    file = describe(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            reason = _other_archive({entry.filename for entry in entries}) or _danger_in(entries)
+            order = next((e for e in entries if e.filename.endswith("/byteorder")), None)
+            if not reason and order and archive.read(order).decode() != sys.byteorder:
+                reason = "holds numbers in another order of bytes than this machine's"
+        places = {} if reason else _starts(path, entries)
+    except (
+        zipfile.BadZipFile,
+        UnicodeDecodeError,
+        ValueError,
+        OSError,
+        NotImplementedError,
+    ) as why:
+        raise CheckpointError(
+            f"{file}: is a truncated or damaged zip archive; fetch or save it again"
+        ) from why
+    ends = sorted(places.items())
+    if any(place + size > after for (place, size), (after, _) in pairwise(ends)):
+        reason = _DOUBTFUL.format("whose entries overlap")
+    if reason:
+        remedy = convert_script(path) if reason == _SCRIPT else REMEDY
+        raise CheckpointError(f"{file}: {reason}; {remedy}")
+    return places
 
 
-def _other_archive(entries: Collection[Entry]) -> str | None:
-    paths = {entry.name for entry in entries}
+def _starts(path: Path, entries: Sequence[zipfile.ZipInfo]) -> dict[int, int]:
+    """Return sizes by the places behind each entry's own header, which must name it too."""
+    places = {}
+    with path.open("rb") as stream:
+        for entry in entries:
+            stream.seek(entry.header_offset)
+            header = stream.read(_LOCAL_HEADER)
+            named, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+            if stream.read(named) != entry.orig_filename.encode():
+                raise CheckpointError(
+                    f"{describe(path)}: "
+                    f"{_DOUBTFUL.format('whose entries differ from what its directory says')}; "
+                    f"{REMEDY}"
+                )
+            places[entry.header_offset + _LOCAL_HEADER + named + extra] = entry.file_size
+    return places
+
+
+def _other_archive(paths: set[str]) -> str | None:
+    """Return what kind of archive it is, where torch.save did not write it."""
     names = {path.partition("/")[2] for path in paths}
     if "constants.pkl" in names or any(name.startswith("code/") for name in names):
         return _SCRIPT
@@ -199,98 +295,12 @@ def _other_archive(entries: Collection[Entry]) -> str | None:
     return None
 
 
-def _danger_in(entries: Collection[Entry]) -> str | None:
-    """Returns why entries must not be unpacked (repeated, encrypted, too large, …), or None."""
-    if len({entry.name.casefold() for entry in entries}) < len(entries):
+def _danger_in(entries: Sequence[zipfile.ZipInfo]) -> str | None:
+    """Return why entries must not be unpacked (repeated, encrypted, compressed), or None."""
+    if len({entry.filename.casefold() for entry in entries}) < len(entries):
         return "is an archive in which names repeat"
-    if any(entry.flags & _ENCRYPTED for entry in entries):
+    if any(entry.flag_bits & _ENCRYPTED for entry in entries):
         return "is an encrypted archive"
-    if any(entry.method for entry in entries):
+    if any(entry.compress_type for entry in entries):
         return "is a compressed archive, which can unpack to any size"
-    if any(entry.size != entry.packed for entry in entries):
-        return "is an archive whose entry sizes contradict each other"
-    if any(entry.name.endswith("/data.pkl") and entry.size > MAX_PICKLE_BYTES for entry in entries):
-        return f"is an archive with over {MAX_PICKLE_BYTES} bytes of pickle"
     return None
-
-
-def _places(
-    stream: BinaryIO, entries: Collection[Entry], directory: int
-) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Returns start and size of each entry's bytes, by its name below the common folder."""
-    ordered = sorted(entries, key=lambda entry: entry.header)
-    limits = [*(entry.header for entry in ordered), directory]
-    if limits[0] != 0:
-        raise _DoubtfulError("whose entries overlap or leave the file")
-    for entry, (_, limit) in zip(ordered, pairwise(limits), strict=True):
-        mark, _, _, method, *_, named, extra = _unpacked(_LOCAL, stream, entry.header)
-        name = stream.read(named).decode(errors="replace")
-        start = entry.header + _LOCAL.size + named + extra
-        if mark != b"PK\x03\x04" or start + entry.size > limit:
-            raise _DoubtfulError("whose entries overlap or leave the file")
-        if (method, name) != (entry.method, entry.name):
-            raise _DoubtfulError("whose entries differ from what its directory says")
-        yield entry.name.partition("/")[2], (start, entry.size)
-
-
-def read_torch(path: Path) -> tuple[object, tuple[str, ...]]:
-    """Returns an archive's content, with stand-ins for values beside weights, and notes on them.
-
-    Raises:
-        CheckpointError: it is damaged, or would run something when loaded.
-    """
-    inert = _followed(path)
-    names = sorted(name.replace(" ", ".").removeprefix("__builtin__.") for name in inert)
-    notes = (f"not read, as they are no weights: values of {listed(names)}",) if names else ()
-    return _read_archive(path, inert), notes
-
-
-def _followed(path: Path) -> Collection[str]:
-    """Follow the pickle and refuse what it would run, before torch interprets it."""
-    try:
-        return follow(*read_pickle(path))
-    except RefusedError as why:
-        reason = f"its pickle holds no plain weights: {why}"
-        if isinstance(why, UnsafeGlobalsError):
-            reason = _what_is_run(why.names)
-        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}") from why
-
-
-def _what_is_run(names: Sequence[str]) -> str:
-    modules = [name for name in names if name.startswith("torch.nn.modules.")]
-    if modules:
-        return f"holds a whole pickled model ({listed(modules)}), which runs code when loaded"
-    rebuilt = any(name.startswith("torch._utils._rebuild") for name in names)
-    if rebuilt and all(name.startswith("torch.") for name in names):
-        return f"holds more than plain dense tensors ({listed(names)})"
-    return f"asks to run {listed(names)} when loaded, which weights never need"
-
-
-def _read_archive(path: Path, inert: Collection[str]) -> object:
-    # Mapped storages cannot be resized, so no declared shape makes torch allocate.
-    try:
-        with _without_suffix(path) as plain, torch.serialization.safe_globals(stand_ins(inert)):
-            return torch.load(plain, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # the loader raises whatever a hostile pickle leads it into
-        raise CheckpointError(
-            f"{describe(path)}: torch's weights-only loader cannot read it "
-            f"({_reason(error)}); {REMEDY}"
-        ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Returns the loader's own error, without its advice to load the file unsafely."""
-    *_, last = str(error).split("WeightsUnpickler error:")
-    return printable(last.strip().split("\n")[0], 200) or type(error).__name__
-
-
-@contextmanager
-def _without_suffix(path: Path) -> Iterator[Path]:
-    """Yields the file under a name whose suffix ``torch.load`` does not take for safetensors."""
-    if not path.name.endswith(".safetensors"):
-        yield path
-        return
-    with TemporaryDirectory() as folder:
-        link = Path(folder) / "checkpoint"
-        link.symlink_to(path.resolve())
-        yield link

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradaudit.core.contained import ContainedError, contained
+from gradaudit.core import contained
+from gradaudit.core.contained import ContainedError
 from gradaudit.core.files import expect_file
 from gradaudit.errors import GradauditError, UsageError, one_line
 
@@ -48,7 +49,7 @@ def read_job_file(path: Path, reader: Callable[[Path], Mapping[str, Any]]) -> di
         return text
 
     try:
-        read = json.loads(contained(work))
+        read = json.loads(contained.read(work))
     except ContainedError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
     if not isinstance(read, dict):
