@@ -73,8 +73,9 @@ ROOMS = {
     "observer": "attacks audits audits.observe formats judging models sharing subject",
     "integrations": "federation judging observer sharing",
     "protection": "audits audits.floor data defenses gradients judging models run sharing subject",
-    "measures": "attacks audits audits.attack_inference audits.dp_audit audits.floor "
-    "audits.forward audits.sensitivity audits.subspace audits.tradeoff audits.vinfo games ranks",
+    "measures": "attacks audits audits.attack_inference audits.attack_text audits.dp_audit "
+    "audits.floor audits.forward audits.sensitivity audits.subspace audits.tradeoff audits.vinfo "
+    "games ranks",
     "api": "attacks audits config data defenses deployment models run sharing subject",
     "testing": "api attacks audits audits.dp_audit data defenses families federation formats "
     "protection",

@@ -68,12 +68,14 @@ CALLERS = {
     "log_delta_gaussian": "audits.dp_audit.law.theory:mu_gaussian",
     "best_threshold": "audits.dp_audit.law.decision:pilot_threshold",
     "norms_of": "audits.sensitivity.jacobian_sensitivity:_norms_of",
+    "Span": "audits.attack_text.span:span_check",
+    "Tally": "audits.vinfo.original:reconstruction_information",
     "over_range": "audits.sensitivity.jacobian_sensitivity:label_sensitivity",
 }
 """Where an audit or attack calls each measure, and where the last measures call what audits call.
 
-``mu_gaussian`` inverts epsilon, ``pilot_threshold`` chooses as dp-audit does, and sensitivities see
-their Jacobians chunk by chunk.
+``mu_gaussian`` inverts epsilon, ``pilot_threshold`` chooses as dp-audit does, sensitivities see
+their Jacobians chunk by chunk, and spans and tallies are kept for several questions.
 """
 
 
@@ -93,7 +95,14 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def test_audits_call_the_measures_themselves() -> None:
-    derived = {"mu_gaussian", "pilot_threshold", "input_sensitivity", "label_sensitivity"}
+    derived = {
+        "reconstruction_information",
+        "span_check",
+        "mu_gaussian",
+        "pilot_threshold",
+        "input_sensitivity",
+        "label_sensitivity",
+    }
     assert derived | set(m.__all__) <= derived | set(CALLERS)
     for name, place in CALLERS.items():
         caller = function_at(place)
@@ -330,3 +339,24 @@ def test_v_information_of_normal_features_is_their_integral() -> None:
     assert found.auroc == pytest.approx(stats.norm.cdf(math.sqrt(2)), abs=0.02)
     nothing = m.v_information(rng().normal(size=(6000, 1)), values, members=["logistic"])
     assert nothing.information == pytest.approx(0, abs=0.01)
+
+
+def test_what_came_in_lies_in_the_span_and_nothing_else_does() -> None:
+    inputs, deltas = rng().normal(size=(4, 30)), rng().normal(size=(50, 4))
+    others = rng().normal(size=(5, 30)) + 1
+    found = m.span_check(deltas @ inputs, np.concatenate([inputs, others]), 4)
+    projector = np.linalg.pinv(inputs) @ inputs
+    exact = np.square(others - others @ projector).sum(axis=1) / np.square(others).sum(axis=1)
+    np.testing.assert_allclose(found[4:], exact, rtol=1e-5)
+    assert float(found[:4].max()) < 1e-9
+    with pytest.raises(ValueError, match="fewer tokens"):
+        m.span_check(deltas @ inputs, inputs, 25)
+
+
+def test_reconstruction_information_is_the_best_attack_over_the_best_guess() -> None:
+    ssim = rng().random((2, 3, 4, 5))
+    guesses = rng().random((2, 3, 4, 40)) * 0.7
+    logs = np.log(((ssim >= 0.6).sum(axis=-1) + 0.5) / 6).mean(axis=(1, 2))
+    prior = np.log((5 * (guesses >= 0.6).mean(axis=-1) + 0.5) / 6).mean(axis=(1, 2))
+    expected = max(0.0, logs.max() - prior.max())
+    assert m.reconstruction_information(ssim, guesses, 0.6) == pytest.approx(expected)

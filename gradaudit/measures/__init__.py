@@ -9,6 +9,7 @@ from gradaudit.attacks.layerwise.layer_chain import invert_linear
 from gradaudit.attacks.layerwise.systems import r_gap
 from gradaudit.attacks.reconstruction.closeness import psnr, ssim
 from gradaudit.audits.attack_inference.fano import fano_bound
+from gradaudit.audits.attack_text.span import span_check
 from gradaudit.audits.dp_audit.law.bounds import epsilon_lower, epsilon_two_tailed
 from gradaudit.audits.dp_audit.law.decision import pilot_threshold
 from gradaudit.audits.dp_audit.law.one_run_bounds import epsilon_one_run
@@ -18,6 +19,7 @@ from gradaudit.audits.forward.measure import activation_information
 from gradaudit.audits.sensitivity.jacobian_sensitivity import input_sensitivity, label_sensitivity
 from gradaudit.audits.subspace.comparing import permutation_p_value, subspace_distances
 from gradaudit.audits.tradeoff.attacking import cap
+from gradaudit.audits.vinfo.original import reconstruction_information
 from gradaudit.audits.vinfo.v_information import v_information
 from gradaudit.core.statistics.intervals import clopper_pearson, nadeau_bengio
 from gradaudit.games.scores import advantage, auroc, tpr_at_fpr
@@ -46,6 +48,8 @@ __all__ = [
     "psnr",
     "r_gap",
     "rank_deficiency",
+    "reconstruction_information",
+    "span_check",
     "ssim",
     "subspace_distances",
     "tpr_at_fpr",

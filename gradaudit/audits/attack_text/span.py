@@ -18,6 +18,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 _SPARE = 8
@@ -140,6 +141,30 @@ class Span:
         along = vectors @ rows.T
         outside = (vectors - along @ rows).square().sum(dim=-1)
         return outside / lengths, (along.square() @ blur) / lengths
+
+
+def span_check(gradient: ArrayLike | Tensor, vectors: ArrayLike | Tensor, tokens: int) -> Tensor:
+    """Check by a linear map's gradient whether vectors were its inputs.
+
+    ‖a − P a‖²/‖a‖² with P the projection on the rows' span of G = Σ_t δ_t a_tᵀ: zero, but for noise
+    and rounding, of what came in (Petrov et al. 2024, DAGER, theorem 3.1).
+
+    >>> inputs, deltas = torch.eye(20)[:2], torch.randn(30, 2, generator=torch.manual_seed(0))
+    >>> (span_check(deltas @ inputs, torch.eye(20)[:3], tokens=2) < 1e-6).tolist()
+    [True, True, False]
+
+    Args:
+        gradient: G of the map's weight, (out, width).
+        vectors: (…, width).
+        tokens: positions behind the gradient, at most.
+
+    Raises:
+        ValueError: so many positions may fill the whole space ("void").
+    """
+    span = Span.of([torch.as_tensor(gradient)], tokens)
+    if span is None:
+        raise ValueError("span_check needs a gradient, and fewer tokens than the width less 8")
+    return span.energy(torch.as_tensor(vectors))
 
 
 def _rank(values: Tensor, edge: float) -> int:

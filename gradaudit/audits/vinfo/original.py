@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import Method, load_method, load_methods
@@ -42,7 +42,11 @@ NOTHING = "no success to compare: neither reconstructions nor random guesses rea
 
 
 def log_success(successes: FloatArray, restarts: int) -> FloatArray:
-    """Compute ln f, f = (s + ½) / (R + 1), of s successes in R restarts: finite for s = 0."""
+    """Compute the log success of reconstructions, with half a success more.
+
+    ln f, f = (s + ½)/(R + 1) of s successes in R restarts: finite for s = 0 (Mo et al. 2022, eq.
+    5–6, whose f = s/R has none).
+    """
     return np.asarray(np.log((successes + 0.5) / (restarts + 1)))
 
 
@@ -155,6 +159,27 @@ class Tally:
     def _interval(self, shares: FloatArray) -> FloatArray:
         sizes = np.full(len(shares), float(self.restarts * self.successes.shape[-1]))
         return np.asarray(clustered(shares, sizes)[1])
+
+
+def reconstruction_information(
+    similarities: ArrayLike, guesses: ArrayLike, threshold: float
+) -> float:
+    """Estimate the V-information about the input from reconstructions that succeed.
+
+    max(0, max_f E ln f[g] − max E ln f[∅]) nats, with f = (s + ½)/(R + 1) for s of R restarts whose
+    SSIM reaches τ, and the same of random reconstructions (Mo et al. 2022, eq. 4–6).
+
+    >>> found = np.array([[[[0.9, 0.8, 0.2, 0.7]]]])  # one attack, update and record: R = 4
+    >>> round(reconstruction_information(found, np.full((1, 1, 1, 50), 0.1), 0.5), 4)  # ln 7
+    1.9459
+
+    Args:
+        similarities: (attacks, updates, records, restarts) SSIM; NaN where a restart diverged.
+        guesses: (kinds, updates, records, guesses) SSIM of random reconstructions.
+        threshold: τ.
+    """
+    tally = Tally.of(np.asarray(similarities), np.asarray(guesses), (threshold,))
+    return float(tally.values[0])
 
 
 def threshold_rows(
