@@ -75,8 +75,18 @@ def duration(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
+MANY = 100
+"""Factor of the records or trials from which on no number is named that would settle a limit."""
+
+
 def deciding_remedy(
-    times: float | None, n: int | None = None, counted: str = "", *, played: bool = False
+    times: float | None,
+    n: int | None = None,
+    counted: str = "",
+    *,
+    played: bool = False,
+    at_limit: bool = True,
+    available: int | None = None,
 ) -> str:
     """Advises how to settle whether a value is beyond a limit that its interval contains.
 
@@ -85,6 +95,8 @@ def deciding_remedy(
         n: how many there are.
         counted: what ``n`` counts, where it is that.
         played: whether the value is what an adversary got.
+        at_limit: whether the value equals the limit, where no number would settle it.
+        available: how many of what ``n`` counts the data has, where that is known.
 
     >>> deciding_remedy(4.2, 400, "records")
     'about 1,700 records instead of 400 would settle it'
@@ -92,7 +104,15 @@ def deciding_remedy(
     'about 5 records instead of 4 would settle it'
     >>> deciding_remedy(None, played=True)
     'the value lies at the limit; a stronger adversary may settle it'
+    >>> deciding_remedy(None, 8, "records", at_limit=False)
+    'far too few: more than 800 records instead of 8 would be needed'
+    >>> deciding_remedy(1.75, 800, "records", available=1000)
+    'about 1,400 records instead of 800 would settle it, and the data has 1,000'
     """
+    if times is None and not at_limit:
+        named = f"more than {MANY * n:,} {counted} instead of {n:,}" if n and counted else ""
+        words = f"far too few: {named or f'more than {MANY} times as many'} would be needed"
+        return f"{words}{', or a stronger adversary' if played else ''}"
     if times is None and played:
         return "the value lies at the limit; a stronger adversary may settle it"
     if times is None:
@@ -103,6 +123,8 @@ def deciding_remedy(
     if n is not None and counted:
         wanted = max(n + 1, float(f"{times * n:.2g}"))
         more = f"about {wanted:,.0f} {counted} instead of {n:,}"
+        if available is not None and wanted > available:
+            return f"{more} would settle it, and the data has {available:,}"
     return f"{more} would settle it{', or a stronger adversary may' if played else ''}"
 
 

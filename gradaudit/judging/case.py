@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal, Self
 
-from gradaudit.core.text import UNBOUNDED, deciding_remedy, number
+from gradaudit.core.text import MANY, UNBOUNDED, deciding_remedy, number
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
 from gradaudit.measurement import CHANCE, CLOSEST, EFFORT, dict_of, numbers_of
 from gradaudit.report import Measurement, estimate
@@ -182,7 +182,7 @@ def _exact(count: int, tried: int) -> tuple[float, float]:
     return clopper_pearson(count, tried)
 
 
-FEWEST_TIMES, MOST_TIMES = 1.1, 100
+FEWEST_TIMES, MOST_TIMES = 1.1, MANY
 """Smallest and largest factor that is shown; beyond the largest, the value is too close to the
 limit to be settled."""
 
@@ -196,6 +196,7 @@ class Case:
         ignore: the policy's exception for this row.
         lapsed: an exception for this row whose day is over.
         unanswered: why an attack on the row's question counts as not tried; empty where all were.
+        available: number of records that the data has.
     """
 
     number: int
@@ -205,6 +206,7 @@ class Case:
     ignore: Ignore | None = None
     lapsed: Ignore | None = None
     unanswered: str = ""
+    available: int | None = None
 
     @property
     def corrected(self) -> bool:
@@ -234,8 +236,9 @@ class Case:
     def times(self) -> float | None:
         """Number of times as many records or trials that would settle an unclear case.
 
-        Half-widths shrink with the root of the number, so it takes the square of the half-width
-        towards the limit over the value's distance from it. None where that is more than
+        Of a share that is 0, by the exact interval. Else half-widths shrink with the root of the
+        number, so it takes the square of the half-width towards the limit over the value's
+        distance from it. None where that is more than
         ``MOST_TIMES``, and where the limit does not lie inside the interval.
         """
         value = self.row.number
@@ -243,6 +246,8 @@ class Case:
             return None if share.excluded else share.times
         if value is None or not self._exceeds(self._farther):
             return None
+        if none_of := _times_of_none(self.row, self.rule.limit):
+            return none_of if none_of <= MOST_TIMES else None
         towards = self._nearer if self._exceeds(value) else self._farther
         distance = abs(value - self.rule.limit)
         if distance * math.sqrt(MOST_TIMES) < abs(towards - value):
@@ -272,7 +277,13 @@ class Case:
         direction = "above" if self.rule.sign > 0 else "below"
         inside = self._exceeds(self._farther)
         undecided = "neither shows nor excludes" if inside else "does not exclude"
-        remedy = would_settle(self.row, self.times, inside=inside)
+        remedy = would_settle(
+            self.row,
+            self.times,
+            inside=inside,
+            at_limit=self.row.number == self.rule.limit,
+            available=self.available,
+        )
         if self.unanswered and not inside and not is_weak(self.row):
             remedy = f"{self.unanswered}, and it may get more"
         return f"{measured} {undecided} a value {direction} {limit}; {remedy}"
@@ -343,6 +354,8 @@ def would_settle(
     inside: bool = True,
     options: bool = True,
     tried: int | None = None,
+    at_limit: bool = False,
+    available: int | None = None,
 ) -> str:
     """Advises how to settle an undecided row.
 
@@ -353,6 +366,8 @@ def would_settle(
         inside: whether the limit lies inside the interval; else a weak adversary is the reason.
         options: whether to name the options that give a stronger adversary.
         tried: number of attacked updates that the row lists.
+        at_limit: whether the value equals the limit.
+        available: number of records that the data has.
     """
     if tried is not None and times is not None:
         wanted = max(tried + 1, math.ceil(times * tried - 1e-9))
@@ -361,12 +376,33 @@ def would_settle(
         return row.doubts[0]
     metric = known_metrics().get(row.id)
     stronger = metric.stronger if metric else ""
+    counts = metric.counts if metric else ""
     remedy = deciding_remedy(
-        times, row.n, metric.counts if metric else "", played=bool(stronger) and options
+        times,
+        row.n,
+        counts,
+        played=bool(stronger) and options,
+        at_limit=at_limit,
+        available=available if counts == "records" else None,
     )
     if not inside:
         remedy = f"{weakness(row)}, and a stronger one may get more"
     return f"{remedy} ({stronger})" if options and stronger else remedy
+
+
+def _times_of_none(row: Measurement, limit: float) -> float | None:
+    """Factor of the units of a share of 0, of which none would exclude the limit.
+
+    None for any other row: of n units none gives Clopper and Pearson's upper end 1 − (α/2)^(1/n).
+    """
+    low, high = row.interval or (1.0, 1.0)
+    if (row.number, low) != (0.0, 0.0) or not (0 < high < 1 and 0 < limit < 1):
+        return None
+    alpha = math.log((1 - (row.confidence or 0.95)) / 2)
+    units = alpha / math.log1p(-high)
+    if abs(units - round(units)) > 1e-6:
+        return None
+    return max(FEWEST_TIMES, math.ceil(alpha / math.log1p(-limit)) / units)
 
 
 def ends_of(row: Measurement, value: float) -> tuple[float, float]:

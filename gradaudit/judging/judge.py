@@ -30,6 +30,7 @@ from gradaudit.judging.verdict import (
     FAIL_ON,
     KNOWN,
     UNJUDGED,
+    WAIVED,
     answered_subjects,
     expected_subjects,
     missing_evidence,
@@ -218,10 +219,13 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
     _expect_few_comparisons(report, policy)
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
     untried = unanswered(report)
+    held = report.data.get("records")
+    records = held if isinstance(held, int) else None
     cases = [
         Case(
             *(number, rule, row, ends_of(row, value), *_ignores(policy, row, today)),
             unanswered=untried.get(_question(row), ""),
+            available=records,
         )
         for number, rule, rows in met
         for row in rows
@@ -347,13 +351,13 @@ def _verdict(case: Case, policy: Policy) -> Finding:
         more |= {"unclear": effect, "times": case.times}
     if outcome != "passed" and case.ignore:
         until = f" until {case.ignore.until}" if case.ignore.until else ""
-        words += f"; ignored{until}: {case.ignore.reason}"
+        words += f"{WAIVED[0]}{until}: {case.ignore.reason}"
         if outcome == "unclear":
             more["unclear"] = "pass"
         else:
             outcome = "ignored"
     elif outcome != "passed" and case.lapsed:
-        words += f"; no longer ignored since {case.lapsed.until}: {case.lapsed.reason}"
+        words += f"{WAIVED[1]}{case.lapsed.until}: {case.lapsed.reason}"
     return _finding(case.number, case.rule, case.row, outcome, words, **more)
 
 

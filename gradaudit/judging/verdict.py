@@ -14,6 +14,8 @@ UNJUDGED = "unjudged"
 """Provenance of a single audit that was run without a policy: its report states no verdict."""
 KNOWN = "; known: "
 """Words in a message before the baseline's value of the row."""
+WAIVED = ("; ignored", "; no longer ignored since ")
+"""Words in a message before the day and the reason of an exception, in force or expired."""
 FAIL_ON = "fail_on"
 """Provenance of a report that rules of level warning fail, too."""
 ATTACK = "attack"

@@ -9,7 +9,7 @@ from gradaudit.core.text import number, variant_text
 from gradaudit.judging.case import ShareBeyond, ends_of, weakness, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
-from gradaudit.judging.verdict import failing_levels, open_findings
+from gradaudit.judging.verdict import WAIVED, failing_levels, open_findings
 from gradaudit.measurement import text_of
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
@@ -180,11 +180,14 @@ class _Facts(NamedTuple):
     rows: Mapping[Key, Measurement]
     layers: int
     failing: Sequence[str]
+    records: int | None = None
 
     @classmethod
     def of(cls, judged: Report) -> Self:
         """Collects the facts of a judged report."""
-        return cls(judged.by_key(), len(judged.target.layers), failing_levels(judged))
+        held = judged.data.get("records")
+        records = held if isinstance(held, int) else None
+        return cls(judged.by_key(), len(judged.target.layers), failing_levels(judged), records)
 
     def where(self, findings: Sequence[Finding]) -> Place:
         """Returns the layers of findings, and whether the whole model is among them."""
@@ -251,14 +254,15 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         layers=place.layers,
         where="" if first.about_missing_rows else str(place),
         sentence=_sentence(first, known, row, shown=shown),
-        evidence=evidence_of(first, measured, known, place, possible)
-        if measured
-        else _reason(findings),
+        evidence=(
+            evidence_of(first, measured, known, place, possible) if measured else _reason(findings)
+        )
+        + _waivers(findings),
         limit=_allowed(first),
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if shown else "",
         helps=_helps(first, place, known),
-        settles=_remedy(first, measured) if measured else "",
+        settles=_remedy(first, measured, facts.records) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 
@@ -278,6 +282,18 @@ def _sentence(
     return sentence + _ACCEPTED.get(finding.outcome, "")
 
 
+def _waivers(findings: Sequence[Finding]) -> str:
+    """Return the exceptions about findings, in force or expired, each with its reason and day."""
+    found = (
+        f"{mark}{words}"
+        for finding in findings
+        for mark in WAIVED
+        for _, has, words in [finding.message.partition(mark)]
+        if has and words
+    )
+    return "".join(dict.fromkeys(found))
+
+
 def _reason(findings: Sequence[Finding]) -> str:
     """Returns why there is no number, and how many more reasons there are."""
     first = findings[0]
@@ -295,7 +311,7 @@ def _helps(finding: Finding, place: Place, known: Metric | None) -> str:
     return ", or ".join(filter(None, (hidden, known.helps if known else "")))
 
 
-def _remedy(finding: Finding, row: Measurement) -> str:
+def _remedy(finding: Finding, row: Measurement, records: int | None) -> str:
     """Says what would settle an unclear finding; empty for other findings."""
     if finding.outcome != "unclear":
         return ""
@@ -304,7 +320,15 @@ def _remedy(finding: Finding, row: Measurement) -> str:
         return f"{share.by_chance:,} of another update are as close by chance"
     inside = not share.excluded if share else _holds(finding, row)
     tried = share.tried if share and inside else None
-    return would_settle(row, finding.times, inside=inside, options=False, tried=tried)
+    return would_settle(
+        row,
+        finding.times,
+        inside=inside,
+        options=False,
+        tried=tried,
+        at_limit=row.number == finding.limit,
+        available=records,
+    )
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

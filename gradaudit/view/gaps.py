@@ -93,7 +93,7 @@ def _of_layers_and_attributes(
         yield UnmeasuredPart(f"attribute {abridged(names, MOST_LAYERS)}", NOT_ASKED)
     if idle := [line.name for line in lines if line.level == "not tested"]:
         what = f"{'layers' if len(idle) > 1 else 'layer'} {abridged(idle, MOST_LAYERS)}"
-        yield UnmeasuredPart(what, "no audit attacked the gradient by itself")
+        yield UnmeasuredPart(what, "no rule judges an attack on the gradient by itself")
 
 
 def _unasked(report: Report) -> Iterator[UnmeasuredPart]:

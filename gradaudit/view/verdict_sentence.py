@@ -120,12 +120,13 @@ def _within(judged: Report, layers: Layers) -> str:
     rule = "a rule of level error" if open_ else "a rule"
     excused = accepted(judged) or known_findings(judged)
     sentence = f"every {'other ' if excused else ''}row that {rule} judges is within its limit"
+    if not any(finding.level == "error" for finding in judged.findings):
+        return f"{sentence}, but no rule is of level error"
     idle = sum(line.level == "not tested" for line in layers.lines)
     if not idle:
         return sentence
-    return (
-        f"{sentence}, but no audit attacked {idle:,} of {len(layers.lines):,} layers by themselves"
-    )
+    of = f"{idle:,} of {len(layers.lines):,} layers by themselves"
+    return f"{sentence}, but no rule judges an attack on {of}"
 
 
 def _accepted(judged: Report) -> str:

@@ -476,6 +476,29 @@ def test_how_much_more_would_settle_it(
     assert judged_row(fc1(-value, -high, -low), {"metric": M, "min": -1}).times == times
 
 
+@pytest.mark.parametrize(
+    ("n", "limit", "times"), [(8, 0.1, 36 / 8), (2, 0.1, 18), (8, 0.001, None)]
+)
+def test_of_none_the_exact_interval_says_how_many_more_settle_it(
+    n: int, limit: float, times: float | None
+) -> None:
+    """0 of n reaches up to 1 - .025^(1/n): the least n with an end within the limit."""
+    found = judged_row(fc1(0, 0, 1 - 0.025 ** (1 / n)), {"metric": M, "max": limit})
+    assert found.times == (None if times is None else pytest.approx(times))
+
+
+def test_a_remedy_never_asks_for_more_records_than_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Metric(id="bits", title="bits", counts="records", riskier="higher")
+    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {M: counted})
+    report = make_report(row(M, "l", 0.75, interval=(0.65, 0.85), n=400), data={"records": 1000})
+    (found,) = gate(report, Policy.model_validate({"rules": [{"metric": M, "max": 0.7}]})).findings
+    assert found.message.endswith(
+        "1,600 records instead of 400 would settle it, and the data has 1,000"
+    )
+
+
 def test_so_much_more_settles_it() -> None:
     """The half-width shrinks with the root of the number: at ``times`` the limit is its end."""
     value, (low, high) = 0.8, (0.3, 1.3)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from report_builder import failed_row, make_report, row, skipped_row
 
-from gradaudit.judging import Policy
+from gradaudit.formats import format_named
+from gradaudit.judging import Policy, gate
 from gradaudit.judging.policy import known_metrics
 from gradaudit.view import view
 
@@ -129,3 +130,18 @@ def test_a_detail_named_like_the_audit_is_no_name_of_an_attack() -> None:
     facts = {"closest": [1e-9], "attack": {"layer": "fc1"}}
     (found,) = view(make_report(row("attack.relative_error", None, 1e-9, details=facts))).concerns
     assert found.evidence == "relative error 1.00e-9, 1 of 1 record [3 %, 100 %]"
+
+
+@pytest.mark.parametrize("suffix", ["markdown", "html", "table", "github", "sarif", "junit"])
+def test_every_format_has_the_reason_and_the_day_of_an_exception(suffix: str) -> None:
+    rows = [row("leak.bits", name, 3.0) for name in ("fc1", "fc2")]
+    ignore = [
+        {"metric": "leak.bits", "layers": "fc1", "reason": "stays inside", "until": "2999-01-31"},
+        {"metric": "leak.bits", "layers": "fc2", "reason": "was inside", "until": "2020-01-31"},
+    ]
+    rules = {"rules": [{"metric": "leak.bits", "max": 1}], "ignore": ignore}
+    judged = gate(make_report(*rows), Policy.model_validate(rules))
+    text = format_named(suffix, every=True).render(judged)
+    text = " ".join(text.replace("\\", "").split())
+    assert "ignored until 2999-01-31: stays inside" in text
+    assert "no longer ignored since 2020-01-31: was inside" in text

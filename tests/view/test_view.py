@@ -153,14 +153,14 @@ WORST: list[tuple[str, list[Any]]] = [
         [row("leak.bits", name, 0.5) for name in ("conv1", "fc1", "fc2")],
     ),
     (
-        "PASSED|: every row that a rule judges is within its limit, but no audit attacked 2 of 3 "
-        "layers by themselves",
+        "PASSED|: every row that a rule judges is within its limit, but no rule judges an attack "
+        "on 2 of 3 layers by themselves",
         [fc1(0.5)],
     ),
     (f"PASSED| with warnings: {TOLD}", [fc1(1.5)]),
     (
-        "PASSED|: every row that a rule of level error judges is within its limit, but no audit "
-        "attacked 2 of 3 layers by themselves",
+        "PASSED|: every row that a rule of level error judges is within its limit, but no rule "
+        "judges an attack on 2 of 3 layers by themselves",
         [fc1(1.5, 0, 2)],
     ),
     (
@@ -169,8 +169,8 @@ WORST: list[tuple[str, list[Any]]] = [
     ),
     (
         f"UNDECIDED|: {ASKED} (fc1; about 4 times as many records or trials would settle it); "
-        "Are records reconstructed? (whole update; the value lies at the limit; while it does, "
-        "more records or trials will not settle it)",
+        "Are records reconstructed? (whole update; far too few: more than 100 "
+        "times as many would be needed)",
         [
             fc1(1.5, 1.1, 2.5),
             row("leak.bits", "fc2", 0.5),
@@ -295,15 +295,15 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
     shown = view(report)
     assert [(x.what, x.where, x.reason, x.partial) for x in shown.gaps] == [
         ("attribute ink", "", "not asked for", False),
-        ("layer fc1", "", "no audit attacked the gradient by itself", False),
+        ("layer fc1", "", "no rule judges an attack on the gradient by itself", False),
         ("other", "", "no mechanism; name one", False),
         ("rank", "", "not asked for", False),
         ("leak", " in fc1", "too small; take more", True),
         ("leak", " in fc2", "NaN (here)", True),
     ]
     assert in_brief(shown.gaps) == (
-        "attribute ink, rank (not asked for); layer fc1 (no audit attacked the gradient by "
-        "itself); other (not applicable); leak in fc2 (failed: NaN)"
+        "attribute ink, rank (not asked for); layer fc1 (no rule judges an attack on the "
+        "gradient by itself); other (not applicable); leak in fc2 (failed: NaN)"
     )
 
 

@@ -295,8 +295,8 @@ def _measured(
 ) -> Measurement:
     means, sizes = np.array([(share.mean(), float(len(share))) for share in shares]).T
     value, interval = clustered(means, sizes)
-    if metric == "rows_certified":  # a proof of these rows, and no estimate of others
-        details = {**details, "interval_of_others": list(interval)}
+    if metric == "rows_certified":  # a proof of these rows; other seeds have other rows
+        details = {**details, "known_to": list(interval)}
         return rows.measured(metric, value, n=sum(map(len, shares)), details=details)
     return rows.measured(metric, value, interval=interval, n=len(shares), details=details)
 
