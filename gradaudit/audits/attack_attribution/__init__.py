@@ -31,7 +31,7 @@ class AttributionOptions(ClientOptions):
     rounds: int = Field(
         5, ge=1, description="Number of rounds whose sums the attacker sees, of the same clients."
     )
-    repeats: int = Field(16, ge=1, description="Number of repetitions with other records.")
+    repeats: int = Field(36, ge=1, description="Number of repetitions with other records.")
 
 
 _of_model = partial(Metric, per_layer=False, question="records", counts="repetitions")
@@ -103,5 +103,5 @@ class AttackAttribution(Audit[AttributionOptions]):
     )
     priority = 90
     least: ClassVar[dict[str, Any]] = {"repeats": 1, "rounds": 2}
-    quick: ClassVar[dict[str, Any]] = {"repeats": 8, "rounds": 3}
+    quick: ClassVar[dict[str, Any]] = {"repeats": 36, "rounds": 3}
     thorough: ClassVar[dict[str, Any]] = {"repeats": 40, "rounds": 20}
