@@ -1,6 +1,5 @@
-"""A hook of mkdocs: a page for each installed audit, and the decisions, into the navigation."""
+"""A hook of mkdocs: a page for each installed audit."""
 
-from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -12,12 +11,9 @@ from gradaudit.formats.explanation import explanation_markdown
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fill the sections of the navigation that follow from what there is."""
-    decisions = sorted(Path(config.docs_dir, "decisions").glob("*.md"))
-    filled = {"Audits": list(_pages()), "Decisions": [f"decisions/{p.name}" for p in decisions]}
-    for section in config.nav or ():
-        for title in section.keys() & filled.keys():
-            section[title] = filled[title]
+    """Fill the section of the audits."""
+    (reference,) = (section["Reference"] for section in config.nav or () if "Reference" in section)
+    reference[-1]["Audits"] = list(_pages())
     return config
 
 
