@@ -17,11 +17,12 @@ from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian, mu_gaussian
 from gradaudit.audits.floor.van_trees import van_trees
 from gradaudit.audits.forward.measure import activation_information
 from gradaudit.audits.sensitivity.jacobian_sensitivity import input_sensitivity, label_sensitivity
-from gradaudit.audits.subspace.comparing import permutation_p_value, subspace_distances
+from gradaudit.audits.subspace.comparing import subspace_distances
 from gradaudit.audits.tradeoff.attacking import cap
 from gradaudit.audits.vinfo.original import reconstruction_information
 from gradaudit.audits.vinfo.v_information import v_information
 from gradaudit.core.statistics.intervals import clopper_pearson, nadeau_bengio
+from gradaudit.core.statistics.laws import permutation_p_value
 from gradaudit.games.scores import advantage, auroc, tpr_at_fpr
 from gradaudit.ranks.copa_metric import copa_metric, rank_deficiency
 

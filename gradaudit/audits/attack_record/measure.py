@@ -20,6 +20,7 @@ from gradaudit.audits.attack_record.record_game import RecordGame, alike, record
 from gradaudit.audits.attack_record.span_certificates import Certified, SpanCertificates
 from gradaudit.audits.rows import NO_TRUTH, Details, Rows
 from gradaudit.core.statistics.intervals import clopper_pearson_upper, clustered
+from gradaudit.core.statistics.laws import permutation_p_value
 from gradaudit.errors import NotApplicable
 from gradaudit.games.scores import Score
 from gradaudit.gradients.per_sample import PREPARING
@@ -219,11 +220,10 @@ class PresenceRows:
             proof = self.spans.of_candidates(np.array([number]), self.spans.updates[0])
             for layer, scores in found.items():
                 of_update = scores.scores[:, game.placed.columns]
-                above = int((of_update[others] >= of_update[row]).sum())
                 details: dict[str, JsonValue] = {**scores.words, "score": float(of_update[row])}
                 if layer in proof:
                     details["certified"] = proof[layer][0]
-                value = (1 + above) / (1 + len(pool))
+                value = permutation_p_value(of_update[row], of_update[others])
                 yield rows.measured(GIVEN, value, layer=layer, n=len(pool), details=details)
 
     @cached_property

@@ -18,6 +18,7 @@ from gradaudit.audits.attack_text.recovery.candidates import row_strengths
 from gradaudit.audits.attack_text.span import Span
 from gradaudit.audits.attack_text.view import TextView
 from gradaudit.core.statistics.correlation import rank
+from gradaudit.core.statistics.laws import permutation_p_value
 from gradaudit.models.target import Layer
 
 _CHUNK = 64
@@ -127,9 +128,8 @@ def p_value(evidence: Sequence[Tensor]) -> float:
     Args:
         evidence: of each layer, (1 + decoys,), the text first; less is likelier.
     """
-    ranks = sum(torch.from_numpy(rank(layer.double().numpy())) for layer in evidence)
-    assert isinstance(ranks, Tensor)
-    return float((ranks <= ranks[0]).double().mean())
+    ranks = np.sum([rank(layer.double().numpy()) for layer in evidence], axis=0)
+    return permutation_p_value(-ranks[0], -ranks[1:])
 
 
 def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Generator) -> Texts:

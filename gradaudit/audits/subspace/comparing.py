@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from gradaudit.core.statistics.laws import student_quantile
+from gradaudit.core.statistics.laws import permutation_p_value, student_quantile
 from gradaudit.errors import NotApplicable
 
 Array = NDArray[np.float64]
@@ -229,19 +229,6 @@ def subspace_distances(first: ArrayLike, second: ArrayLike) -> SubspaceDistances
             raise ValueError("subspace_distances needs orthonormal columns: use numpy.linalg.qr")
     angles = principal_angles(*bases)
     return SubspaceDistances(angles, **{n: float(d) for n, d in distances(angles).items()})
-
-
-def permutation_p_value(observed: float, permuted: ArrayLike) -> float:
-    """Compute the p-value of a permutation test.
-
-    (1 + b)/(1 + N), with b of N permuted statistics at least as large as the observed one (Phipson
-    and Smyth 2010, "Permutation p-values should never be zero").
-
-    >>> permutation_p_value(2.0, [0.5, 1.0, 2.0, 3.0])
-    0.6
-    """
-    reached = np.asarray(permuted) >= observed
-    return (1 + int(reached.sum())) / (1 + reached.size)
 
 
 @dataclass(frozen=True)

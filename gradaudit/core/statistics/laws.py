@@ -34,6 +34,19 @@ def student_p(t: float, freedom: float) -> float:
     return 2 * float(stdtr(freedom, -abs(t)))
 
 
+def permutation_p_value(observed: float, permuted: ArrayLike) -> float:
+    """Compute the p-value of a permutation test.
+
+    (1 + b)/(1 + N), with b of N permuted statistics at least as large as the observed one (Phipson
+    and Smyth 2010, "Permutation p-values should never be zero").
+
+    >>> permutation_p_value(2.0, [0.5, 1.0, 2.0, 3.0])
+    0.6
+    """
+    reached = np.asarray(permuted) >= observed
+    return (1 + int(reached.sum())) / (1 + reached.size)
+
+
 def replicated_p_value(p_value: float, permutations: int) -> tuple[float, float]:
     """Span the p-values of new samples at ``CONFIDENCE``, by the observed one's normal deviate.
 
