@@ -142,7 +142,7 @@ def swept() -> Report:
 def nothing_to_do() -> Plan:
     """A plan that protects nothing, and passes."""
     return Plan(
-        protection=Protection.uniform(["fc1"]),
+        protection=Protection(("fc1",)),
         cost=0.0,
         naive={},
         judged=gate(canned()),

@@ -1,13 +1,13 @@
-"""Guards of layers' updates, protections of a whole model, and undefended updates."""
+"""Protections of a model, undefended updates, and what hiding a layer costs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradaudit.core.randomness import rng, torch_rng
 from gradaudit.data.records import Records
@@ -18,56 +18,28 @@ from gradaudit.subject import Subject
 
 
 @dataclass(frozen=True)
-class Guard:
-    """A guard of one layer's update: share it, hide it, or blur it by Gaussian noise.
+class Protection:
+    """Layers whose updates are hidden, and the noise on those of all others.
 
     Attributes:
-        kind: ``open`` leaves it as it is, and ``hide`` never shares it.
-        amount: standard deviation of ``noise``; else 0.
+        layers: names of all layers, in their order.
+        hidden: those that are never shared.
+        noise: standard deviation of Gaussian noise on every shared layer's update.
     """
 
-    kind: Literal["open", "hide", "noise"] = "open"
-    amount: float = 0.0
-
-
-OPEN, HIDE = Guard(), Guard("hide")
-
-
-@dataclass(frozen=True)
-class Protection:
-    """A guard for each layer, in the layers' order."""
-
     layers: tuple[str, ...]
-    guards: tuple[Guard, ...]
-
-    @classmethod
-    def uniform(cls, layers: Sequence[str], guard: Guard = OPEN) -> Self:
-        """Guard all layers alike."""
-        return cls(tuple(layers), (guard,) * len(layers))
-
-    def __iter__(self) -> Iterator[tuple[str, Guard]]:
-        return zip(self.layers, self.guards, strict=True)
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Names of the layers that are never shared."""
-        return tuple(layer for layer, guard in self if guard == HIDE)
+    hidden: tuple[str, ...] = ()
+    noise: float = 0.0
 
     @property
     def shared(self) -> tuple[str, ...]:
         """Names of the layers that are shared, with or without noise."""
-        return tuple(layer for layer, guard in self if guard != HIDE)
+        return tuple(layer for layer in self.layers if layer not in self.hidden)
 
     def hiding(self, layers: Iterable[str]) -> Self:
         """Hide these layers too."""
-        more = set(layers)
-        guards = (HIDE if layer in more else guard for layer, guard in self)
-        return replace(self, guards=tuple(guards))
-
-    def blurred(self, deviation: float) -> Self:
-        """Blur every shared layer by Gaussian noise of this deviation."""
-        noise = Guard("noise", deviation)
-        return replace(self, guards=tuple(HIDE if g == HIDE else noise for g in self.guards))
+        more = {*self.hidden, *layers}
+        return replace(self, hidden=tuple(layer for layer in self.layers if layer in more))
 
 
 BATCH, BATCHES = 32, 8
@@ -111,19 +83,16 @@ class UndefendedUpdates:
         """Root mean square L2 norm of whole updates."""
         return float(np.sqrt(sum(self._energies.values())))
 
-    def lost(self, layer: str, guard: Guard) -> float:
+    def lost(self, layer: str, protection: Protection) -> float:
         """Compute the share of a layer's update that does not arrive in the open, 0 to 1.
 
         All of what is hidden; of noise of deviation σ on n elements nσ²/(E + nσ²), what the best
         linear estimate of the update still misses, with E the mean squared norm of the updates.
         """
-        if guard.kind == "open":
-            return 0.0
-        energy = self._energies[layer]
-        if guard.kind == "hide" or not energy:
+        noise = protection.noise**2 * self.elements(layer)
+        if layer in protection.hidden:
             return 1.0
-        noise = guard.amount**2 * self.elements(layer)
-        return noise / (energy + noise)
+        return noise / (self._energies[layer] + noise) if noise else 0.0
 
     @cached_property
     def _energies(self) -> dict[str, float]:
@@ -132,6 +101,29 @@ class UndefendedUpdates:
             / len(self.batches)
             for layer in self.layers
         }
+
+
+CostName = Literal["parameters", "bytes"]
+
+
+def prices(cost: CostName, model: nn.Module, updates: UndefendedUpdates) -> dict[str, float]:
+    """Compute what hiding each layer costs, as a share of the whole.
+
+    Args:
+        cost: ``parameters``, trainable ones with biases, which an enclave has to hold; or ``bytes``
+            of the layer's state with its buffers, which are encrypted every round.
+        model: the audited model.
+        updates: of its layers.
+    """
+    sizes = dict.fromkeys(updates.layers, 0.0)
+    if cost == "parameters":
+        sizes = {layer: float(updates.elements(layer)) for layer in updates.layers}
+    else:
+        for name, tensor in model.state_dict().items():
+            if (layer := module_of(name)) in sizes:
+                sizes[layer] += tensor.numel() * tensor.element_size()
+    whole = sum(sizes.values())
+    return {layer: size / whole if whole else 0.0 for layer, size in sizes.items()}
 
 
 def _update(subject: Subject, records: Records, number: int) -> dict[str, Tensor]:

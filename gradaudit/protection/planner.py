@@ -8,8 +8,7 @@ from gradaudit.audits.presets import Preset
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Policy
 from gradaudit.progress import Progress
-from gradaudit.protection.costs import CostName, prices
-from gradaudit.protection.guards import Protection, UndefendedUpdates
+from gradaudit.protection.guards import CostName, Protection, UndefendedUpdates, prices
 from gradaudit.protection.protection_plan import Plan
 from gradaudit.protection.trial import (
     Bench,
@@ -70,7 +69,7 @@ class Planner:
         self._updates = UndefendedUpdates.of(self._searched)
         self._utmost = _rounded(_UTMOST * self._updates.length)
         self._prices = prices(cost, subject.target.model, self._updates)
-        self._open = Protection.uniform([layer.name for layer in subject.layers])
+        self._open = Protection(tuple(layer.name for layer in subject.layers))
         self._how = presets, policy, self._updates, strict, progress
         self._left, self._progress, self._means = left, progress, means
         self._reports: dict[Protection, Report] = {}
@@ -102,7 +101,7 @@ class Planner:
         """Yield the protections that pass and share something, by how they were found."""
         if hidden := self._hiding(self._open):
             yield "hide", hidden
-        loudest = self._open.blurred(self._utmost)
+        loudest = replace(self._open, noise=self._utmost)
         blurs = "noise" in self._means and hidden != self._open
         if blurs and (blurred := self._hiding(loudest)):
             yield "noise", self._less_noise(blurred)
@@ -126,8 +125,9 @@ class Planner:
             if self._left() <= 0:
                 break
             middle = _rounded(math.sqrt(low * high))
-            if self._passes(blurred.blurred(middle)):
-                blurred, high = blurred.blurred(middle), middle
+            tried = replace(blurred, noise=middle)
+            if self._passes(tried):
+                blurred, high = tried, middle
             else:
                 low = middle
         return blurred
@@ -146,9 +146,8 @@ class Planner:
 
     def _harder(self, protection: Protection, judged: Report) -> Protection:
         """Double the noise where there is some, else hide the layer with the gravest finding."""
-        noise = max(guard.amount for guard in protection.guards)
-        if 0 < noise < self._utmost:
-            return protection.blurred(min(_rounded(2 * noise), self._utmost))
+        if 0 < protection.noise < self._utmost:
+            return replace(protection, noise=min(_rounded(2 * protection.noise), self._utmost))
         return protection.hiding([gravest_layer(judged, protection)])
 
     def _passes(self, protection: Protection) -> bool:
@@ -166,7 +165,7 @@ class Planner:
         return self._reports[protection]
 
     def _cost(self, protection: Protection) -> float:
-        return sum(self._prices[n] * self._updates.lost(n, guard) for n, guard in protection)
+        return sum(self._prices[n] * self._updates.lost(n, protection) for n in protection.layers)
 
     def _made(
         self,

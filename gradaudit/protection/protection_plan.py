@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from torch import nn
 
 from gradaudit.defenses.base import module_of
-from gradaudit.protection.guards import OPEN, Protection, UndefendedUpdates
+from gradaudit.protection.guards import Protection, UndefendedUpdates
 from gradaudit.report import Measurement, Report
 
 
@@ -63,9 +63,8 @@ def plan_report(
         _naive_row(plan, cost),
     ]
     summary: dict[str, JsonValue] = {
-        "guards": {
-            layer: [guard.kind, guard.amount] for layer, guard in plan.protection if guard != OPEN
-        },
+        "hidden": list(plan.protection.hidden),
+        "noise": plan.protection.noise,
         "options": options(plan.protection, plan.updates),
         "settings": dict(framework_settings(plan.protection, model)),
         "failed": list(plan.failed),
@@ -98,10 +97,9 @@ def defense_specs(protection: Protection, updates: UndefendedUpdates) -> tuple[s
     Every layer is clipped by itself, so that what it shares depends on no other.
     """
     return tuple(
-        f"dp:clip={_CLIP * updates.norm(layer) or 1.0:.3g},sigma={guard.amount:g},per=release,"
+        f"dp:clip={_CLIP * updates.norm(layer) or 1.0:.3g},sigma={protection.noise:g},per=release,"
         f"layers={layer}"
-        for layer, guard in protection
-        if guard.kind == "noise"
+        for layer in (protection.shared if protection.noise else ())
     )
 
 

@@ -23,8 +23,7 @@ from gradaudit.errors import AuditError
 from gradaudit.judging import Policy, default_policy_yaml, gate
 from gradaudit.progress import Silent
 from gradaudit.protection.asking import needed, out_of_reach
-from gradaudit.protection.costs import prices
-from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection, UndefendedUpdates
+from gradaudit.protection.guards import Protection, UndefendedUpdates, prices
 from gradaudit.protection.planner import Planner
 from gradaudit.protection.protection_plan import framework_settings, options
 from gradaudit.protection.trial import Bench, faults, gravest_layer, split_records
@@ -60,9 +59,9 @@ def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: UndefendedUpda
     rows = torch.stack([each["fc1"] for each in updates.batches]).double()
     assert rows.shape[1] == updates.elements("fc1") == 10 * 8 + 8
     energy, count = float(rows.square().sum(dim=1).mean()), rows.shape[1]
-    assert updates.lost("fc1", OPEN) == 0
-    assert updates.lost("fc1", HIDE) == 1
-    assert updates.lost("fc1", Guard("noise", 0.3)) == pytest.approx(
+    assert updates.lost("fc1", Protection(("fc1", "fc2"))) == 0
+    assert updates.lost("fc1", Protection(("fc1", "fc2"), ("fc1",), 0.3)) == 1
+    assert updates.lost("fc1", Protection(("fc1", "fc2"), ("fc2",), 0.3)) == pytest.approx(
         0.09 * count / (energy + 0.09 * count), rel=1e-5
     )
 
@@ -119,11 +118,11 @@ def told_by_whole_updates(
     open_report = run_audits(subject, [size_of("sensitivity", probes=8).audit])
 
     def auroc(protection: Protection) -> float:
-        shared = [(layer, guard) for layer, guard in protection if guard != HIDE]
-        if any(guard.kind != "noise" for _, guard in shared):
+        if not protection.noise:
             return 1.0
-        norms = {n: np.mean([float(b[n].norm()) ** 2 for b in updates.batches]) for n, _ in shared}
-        return float(ndtr(np.sqrt(sum(norms[n] / g.amount**2 for n, g in shared) / 2)))
+        shared = protection.shared
+        norms = [np.mean([float(b[n].norm()) ** 2 for b in updates.batches]) for n in shared]
+        return float(ndtr(np.sqrt(sum(norms) / protection.noise**2 / 2)))
 
     def judged(self: Bench, protection: Protection) -> Report:
         value = auroc(protection)
@@ -198,13 +197,14 @@ def test_noise_for_a_floor_passes_on_fresh_records() -> None:
     (floor,) = (row for row in plan.judged.select("floor.mse_share") if row.layer is None)
     assert floor.number is not None
     assert floor.number >= 0.4
-    assert {guard.kind for guard in plan.protection.guards} == {"noise"}
+    assert plan.protection.noise > 0
+    assert plan.protection.hidden == ()
 
 
 def test_a_floor_without_noise_is_none(subject: Subject, updates: UndefendedUpdates) -> None:
     rules = policy({"metric": "floor.mse_share", "layers": "*", "min": 0.5})
     bench = Bench(subject, [size_of("floor")], rules, updates, strict=False, progress=Silent())
-    protection = Protection.uniform(["fc1", "fc2", "output"])
+    protection = Protection(("fc1", "fc2", "output"))
     judged = bench.judged(protection)
     assert {finding.layer for finding in faults(judged)} == {None, "fc1", "fc2", "output"}
     assert gravest_layer(judged, protection) == "fc1"
@@ -229,8 +229,7 @@ def test_what_lies_before_a_kink_is_hidden(layers: str, defenses: tuple[str, ...
 def test_settings_name_what_is_hidden_and_blurred(
     subject: Subject, updates: UndefendedUpdates
 ) -> None:
-    noise = Guard("noise", 0.25)
-    protection = Protection(("fc1", "fc2", "output"), (HIDE, noise, OPEN))
+    protection = Protection(("fc1", "fc2"), ("fc1",), 0.25)
     words = options(protection, updates)
     clip = 2 * max(float(u["fc2"].norm()) for u in updates.batches)
     assert words == (f"--hide fc1 --defense dp:clip={clip:.3g},sigma=0.25,per=release,layers=fc2")

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from gradaudit.protection.protection_plan import Plan
     from gradaudit.subject import Subject
 
-_DONE = {"open": "shared", "hide": "hidden", "noise": "noise"}
-
 
 def _plan(**flags: Any) -> None:
     """Find what to hide or blur so that a policy passes, at a low cost.
@@ -158,16 +156,17 @@ def _show(plan: Plan, report: Report, settings: PlanSettings) -> None:
 
 
 def _table(plan: Plan, page: Page) -> Iterator[Text]:
-    rows = list(plan.protection)
-    done = [f"{_DONE[g.kind]} {g.amount:g}" if g.amount else _DONE[g.kind] for _, g in rows]
-    lost = [plan.prices[layer] * plan.updates.lost(layer, guard) for layer, guard in rows]
+    protection, layers = plan.protection, plan.protection.layers
+    open_to_all = f"noise {protection.noise:g}" if protection.noise else "shared"
+    done = ["hidden" if n in protection.hidden else open_to_all for n in layers]
+    lost = [plan.prices[layer] * plan.updates.lost(layer, protection) for layer in layers]
     columns = [
         Column("protection", [page.text(cell) for cell in done]),
-        Column("cost of\nhiding", [page.text(f"{plan.prices[n]:.1%}") for n, _ in rows], True),
+        Column("cost of\nhiding", [page.text(f"{plan.prices[n]:.1%}") for n in layers], True),
         Column("cost", [page.text(f"{cell:.1%}") for cell in lost], True),
     ]
     yield from grid(
-        [Column("layer", [page.text(n) for n, _ in rows])], columns, page.width, page.rule
+        [Column("layer", [page.text(n) for n in layers])], columns, page.width, page.rule
     )
 
 
