@@ -40,6 +40,22 @@ def test_results_are_those_of_the_work_and_nothing_of_it_stays(
     assert capfd.readouterr() == ("", "")
 
 
+def test_text_numbers_and_arrays_come_back_as_they_were() -> None:
+    made = {
+        "a": np.arange(6.0).reshape(2, 3),
+        "none": np.empty((0, 3), np.int8),
+        "words": np.array(["é", "日本"]),
+        "inside": [1, 2.5, None, True, "x", {"array": np.array(7), "pairs": "text"}],
+    }
+    back = read(lambda: made)
+    assert list(back) == list(made)
+    for name in ("a", "none", "words"):
+        np.testing.assert_array_equal(back[name], made[name], strict=True)
+    assert back["inside"][:5] == made["inside"][:5]
+    assert (int(back["inside"][5]["array"]), back["inside"][5]["pairs"]) == (7, "text")
+    back["a"][0] = 1  # in this process alone
+
+
 @pytest.mark.parametrize(
     ("work", "words"),
     [

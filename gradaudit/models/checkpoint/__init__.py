@@ -1,11 +1,11 @@
 """Reads checkpoints as untrusted data: a file yields named tensors or is refused.
 
-A file is judged by its content, never by its suffix. Read are safetensors, the zip archives of
-``torch.save`` through the weights-only loader, NumPy archives of plain arrays, and shards with an
-index. Everything else is refused with the reason and the remedy, and nothing forces it. Limits:
-64 GiB a file, and in an archive 64 MiB of pickle and 16 MiB of directory. Tensors stay mapped from
-the file (not from NumPy's archives) and are only read once their shapes are the model's, so what a
-file declares costs no memory.
+A file is judged by its content, never by its suffix. Safetensors, the zip archives of
+``torch.save`` and NumPy archives of plain arrays are read by their libraries in a child process
+with limits, and shards by their index. Everything else is refused with the reason and the remedy,
+and nothing forces it. The limit is 64 GiB a file. Tensors are mapped from the file (NumPy's from
+what the child unpacked) and only read once their shapes are the model's, so what a file declares
+costs no memory.
 """
 
 from gradaudit.models.checkpoint.fitting import Fit, FittedTensors, apply_checkpoint, fit_state

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from gradaudit.core import contained
+from gradaudit.core.contained import ContainedError
 from gradaudit.core.files import once
 from gradaudit.core.text import listed, printable
 from gradaudit.errors import CheckpointError, one_line
@@ -27,17 +30,23 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """
     # The library checks that offsets are in range and that tensors neither overlap nor leave gaps.
     try:
-        _expect_plain_header(path)
+        names = contained.read(partial(_names, path))
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-    except CheckpointError:
-        raise
-    except Exception as error:  # the library raises several kinds, and Python's own
-        reason = str(error).removeprefix("Error while deserializing header: ")
+            return {name: file.get_tensor(name) for name in names}
+    except (ContainedError, SafetensorError, OSError) as error:
+        reason = str(error).partition("Error while deserializing header: ")
         raise CheckpointError(
             f"{describe(path)}: cannot be read as safetensors "
-            f"({printable(reason, 200) or type(error).__name__}); fetch or save it again"
+            f"({printable(reason[2] or reason[0], 200)}); fetch or save it again"
         ) from error
+
+
+def _names(path: Path) -> list[str]:
+    """Open a file in the child, and return its tensors' names."""
+    _expect_plain_header(path)
+    with safe_open(path, framework="pt") as file:
+        names: list[str] = file.keys()
+        return names
 
 
 def _expect_plain_header(path: Path) -> None:
