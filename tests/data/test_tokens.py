@@ -1,13 +1,12 @@
-"""Tokens of a tokenizer's folder: those of whole texts, though only first words are read."""
+"""Tokens of a tokenizer's folder, and their spelling."""
 
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 from language_models import SENTENCES, tokenizer_in
 
 from gradaudit.core.huggingface import library
-from gradaudit.data.common.tokenizing import Hashing, Pretrained, first_tokens
+from gradaudit.data.common.tokenizing import Hashing, Pretrained
 
 LENGTH = 6
 LONG = " ".join(SENTENCES)
@@ -43,26 +42,6 @@ def test_tokens_are_those_of_whole_texts(folder: Path) -> None:
     for k, text in enumerate(TEXTS):
         whole = tokenizer(text, truncation=True, max_length=LENGTH)["input_ids"]
         assert tokens.ids[k][tokens.present[k]].tolist() == whole
-
-
-def test_long_texts_are_not_read_whole(folder: Path) -> None:
-    tokenizer = library("transformers").AutoTokenizer.from_pretrained(folder)
-
-    class Counted:
-        """The tokenizer, and how long the texts were that it was given."""
-
-        is_fast, truncation_side = True, "right"
-        read: ClassVar[list[int]] = []
-
-        def __call__(self, texts: list[str], **how: Any) -> Any:
-            self.read.extend(map(len, texts))
-            return tokenizer(texts, **how)
-
-    counted = Counted()
-    assert first_tokens(counted, [LONG, "gold"], LENGTH) == first_tokens(
-        tokenizer, [LONG[:200], "gold"], LENGTH
-    )
-    assert max(counted.read) < len(LONG) / 4
 
 
 def test_tokens_are_spelled_as_the_tokenizer_decodes_them(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -35,9 +35,6 @@ _CHARACTERS_A_SECOND = 100_000
 """How many of texts are made tokens in a second at least, by tokenizers in plain Python too."""
 _CHARACTER_BYTES, _ENCODED_BYTES = 16, 512
 """Memory that a character and a token take at most while tokens are made."""
-_LETTERS = 8
-"""Letters a token for which the beginning of a text is long enough nearly always: of 16,000 English
-reviews, 20 take more, and 32 tokens of each a fifth of the time of reading them whole."""
 _MOST_FREQUENT = (
     "several of the data's words share a hashed token: the most frequent of them is shown"
 )
@@ -230,11 +227,11 @@ def _made(
     """Reads a folder's tokenizer and makes tokens of texts, or of pairs of texts."""
     tokenizer = _opened(folder)
     facts = _Facts(type(tokenizer).__name__, len(tokenizer), tokenizer.mask_token_id)
-    made = _cut(tokenizer, pair, length)
+    made = tokenizer(*pair, truncation=True, max_length=length)
     given = padding, tokenizer.pad_token_id, tokenizer.eos_token_id, 0
     filling = next(token for token in given if token is not None)
     tokens = _padded(made["input_ids"], length, filling, frozenset(tokenizer.all_special_ids))
-    if "token_type_ids" not in made:
+    if len(pair) == 1 or "token_type_ids" not in made:
         return vars(tokens), vars(facts)
     types = _padded(made["token_type_ids"], length, 0, frozenset()).ids
     return {**vars(tokens), "types": types}, vars(facts)
@@ -261,41 +258,6 @@ def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         pieces.append(text[len(before) :] if whole else "")
         before = text if whole else before
     return pieces
-
-
-def _cut(tokenizer: Any, pair: list[list[str]], length: int) -> Mapping[str, list[list[int]]]:
-    """The first tokens of texts, or of pairs with their types."""
-    if len(pair) == 1:
-        return {"input_ids": first_tokens(tokenizer, pair[0], length)}
-    cut: Mapping[str, list[list[int]]] = tokenizer(*pair, truncation=True, max_length=length)
-    return cut
-
-
-def first_tokens(tokenizer: Any, texts: list[str], length: int) -> list[list[int]]:
-    """The first tokens of texts, of their first words alone where these are more than enough.
-
-    A tokenizer that cuts a text reads it whole before.
-    """
-    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
-        return list(tokenizer(texts, truncation=True, max_length=length)["input_ids"])
-    begun = [_first_words(text, _LETTERS * length) for text in texts]
-    made = tokenizer(begun, truncation=True, max_length=length)
-    ids: list[list[int]] = made["input_ids"]
-    cut = zip(begun, texts, made.encodings, strict=True)
-    short = [k for k, (a, b, of_a) in enumerate(cut) if a != b and not of_a.overflowing]
-    if short:
-        whole = tokenizer([texts[k] for k in short], truncation=True, max_length=length)
-        for k, tokens in zip(short, whole["input_ids"], strict=True):
-            ids[k] = tokens
-    return ids
-
-
-def _first_words(text: str, letters: int) -> str:
-    """The words within so many letters; the whole text where that is shorter, or one word."""
-    if len(text) <= letters:
-        return text
-    words = text[:letters].rsplit(maxsplit=1)
-    return words[0] if len(words) == 2 else text
 
 
 def _padded(
