@@ -13,12 +13,13 @@ from gradaudit.audits import Audit, audits
 from gradaudit.core.drawing import expect_picture
 from gradaudit.core.files import expect_other_files
 from gradaudit.core.specs import suggest
-from gradaudit.core.text import inert_json, printable
+from gradaudit.core.text import inert_json, markdown_escape, printable
 from gradaudit.errors import UsageError
 from gradaudit.evidence.changes import (
     MOST_ROWS,
     changes,
     markdown_changes,
+    outcomes,
     print_changes,
     sorted_changes,
 )
@@ -168,9 +169,10 @@ def compare(
     gradaudit compare old.json report.json new.json
     gradaudit compare old.json new.json --variants -f markdown
 
-    Ten rows are shown, those that crossed a limit first. A row is worse or better where its
-    intervals do not overlap. Of more than two reports each row has its trend: a change counts from
-    the last report that changed, so that slow drift is seen. JSON has every row. The command exits
+    The verdicts come first, and the findings that came or went. Ten rows are shown, those that
+    crossed a limit first. A row is worse or better where its intervals do not overlap. Of more than
+    two reports each row has its trend: a change counts from the last report that changed, so that
+    slow drift is seen. JSON has every row. The command exits
     with 0 whatever changed: to fail on worse numbers, use `gradaudit gate NEW --baseline OLD`.
     """
     if len(reports) < 2:
@@ -179,6 +181,11 @@ def compare(
     for path, before, after in zip(reports, read, read[1:], strict=False):
         for note in differences(after, before):
             remark(f"{path} {note}", quiet)
+    lines = [printable(line, limit=None) for line in outcomes(list(map(str, reports)), read)]
+    if shape == "markdown":
+        write_out("".join(f"- {markdown_escape(line.strip())}\n" for line in lines) + "\n")
+    elif shape == "table":
+        write_out("".join(f"{line}\n" for line in lines) + "\n")
     if len(read) > 2:
         _show_trends(
             list(map(str, reports)), list(trends(read, variants=variants)), shape, every_row

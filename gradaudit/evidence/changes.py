@@ -12,12 +12,17 @@ from gradaudit.core.text import DOUBTED, DOUBTS, markdown_code, markdown_table, 
 from gradaudit.formats.page import GAP, Column, Page, grid
 from gradaudit.judging import known_metrics
 from gradaudit.judging.risk import with_findings
+from gradaudit.measurement import dict_of, texts_of
 from gradaudit.report import Key, Measurement, Report, Variant, marked
+from gradaudit.view import view
+from gradaudit.view.facts import shortened
 
 ABSENT = "absent"
 LEAST_SHARE = 0.01
 """Share of the old value, or of its distance from a default limit, from which on a change is one,
 where there are no intervals."""
+MANIFOLD = 10
+"""Factor from which on a change is no percentage: the old value is next to nothing."""
 MOST_ROWS = 10
 """Most rows that are shown where not all are asked for."""
 LEFT_OUT = "{} more rows changed (--all shows them)"
@@ -131,7 +136,7 @@ class Change:
         """Formats the difference: ``+0.500 (+25.0 %)``; empty where there is none."""
         if self.difference is None or self.share is None:
             return ""
-        share = f" ({_signed(100 * self.share)} %)" if math.isfinite(self.share) else ""
+        share = f" ({_signed(100 * self.share)} %)" if abs(self.share) < MANIFOLD else ""
         return f"{_signed(self.difference)}{share}"
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -152,14 +157,44 @@ class Change:
 
 
 def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Change]:
-    """Yields the rows of both reports: in the new one's order, then those of the old one alone."""
-    before = {row.key: row for row in old.rows if variants or not row.variant}
+    """Yields the rows of both reports: in the new one's order, then those of the old one alone.
+
+    Shares of a layer among all are left out where the shared layers differ.
+    """
+    alike = _shared(old) == _shared(new)
+
+    def compared(row: Measurement) -> bool:
+        return (variants or not row.variant) and (alike or not row.metric.endswith("_share"))
+
+    before = {row.key: row for row in old.rows if compared(row)}
     crossed = crossings(old, new)
     for row in new.rows:
-        if variants or not row.variant:
+        if compared(row):
             yield Change(before.pop(row.key, None), row, crossed.get(row.key, ""))
     for row in before.values():
         yield Change(row, None)
+
+
+def _shared(report: Report) -> set[str]:
+    """Name the layers that are shared."""
+    names = {layer.name for layer in report.target.layers}
+    return names - set(texts_of(report.provenance.get("hidden")))
+
+
+def outcomes(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
+    """Word each report's verdict and gaps, and the findings that the newest one has or lost."""
+    shown = [view(report) for report in reports]
+    lines = []
+    for name, report, each in zip(names, reports, shown, strict=True):
+        lines.append(f"{name}: {each.verdict.word}")
+        if note := shortened(dict_of(report.provenance.get("plan"))):
+            lines.append(f"  {note}")
+    old, new = ({x.summary: x for x in each.concerns if x.shown} for each in (shown[0], shown[-1]))
+    lines += [f"came: {x.level.upper()} {text}" for text, x in new.items() if text not in old]
+    lines += [f"went: {x.level.upper()} {text}" for text, x in old.items() if text not in new]
+    if _shared(reports[0]) != _shared(reports[-1]):
+        lines.append("the shared layers differ: shares of layers are not compared")
+    return lines
 
 
 def crossings(old: Report, new: Report) -> dict[Key, str]:

@@ -132,13 +132,13 @@ def checkpoint_notes(report: Report) -> tuple[str, ...]:
 def warnings(report: Report) -> tuple[str, ...]:
     """Returns the warnings about the numbers."""
     of_accuracy = text_of(dict_of(report.data.get("accuracy")).get("warning"))
-    of_plan = _shortened(dict_of(report.provenance.get("plan")))
+    of_plan = shortened(dict_of(report.provenance.get("plan")))
     noted = texts_of(report.provenance.get("warnings"))
     unmatched = texts_of(dict_of(report.provenance.get("policy")).get("unmatched"))
     return tuple(filter(None, (of_accuracy, *noted, of_plan, *unmatched)))
 
 
-def _shortened(plan: Mapping[str, JsonValue]) -> str:
+def shortened(plan: Mapping[str, JsonValue]) -> str:
     """Says which audits were shortened or left out by the plan, a deadline or an interrupt."""
     cuts = [
         f"{listed(names)} {'was' if len(names) == 1 else 'were'} {how}"

@@ -89,9 +89,21 @@ def two_reports(folder: Path) -> list[Path]:
     return [old, new]
 
 
+def compared(*arguments: object, width: int = 100) -> str:
+    """What `compare` prints below the verdicts."""
+    done = run("compare", *arguments, width=width)
+    assert (done.status, done.err) == (0, "")
+    return done.out.split("\n\n", 1)[1]
+
+
 def test_compare_shows_what_changed(tmp_path: Path) -> None:
-    done = run("compare", *two_reports(tmp_path), width=80)
-    assert done == Result(0, COMPARED, "")
+    assert compared(*two_reports(tmp_path), width=80) == COMPARED
+    above = run("compare", *two_reports(tmp_path)).out.splitlines()[:3]
+    assert [line.rpartition("/")[2] for line in above] == [
+        "old.json: FAILED by the default policy",
+        "new.json: FAILED by the default policy",
+        "came: HIGH The private attribute of a batch is inferred (fc1)",
+    ]
     wide = run("compare", *two_reports(tmp_path)).out
     assert "  1 [0.500, 1.50] → 3 [2.50, 3.50]  +2 (+200 %)" in wide
     bands = run("compare", *two_reports(tmp_path), width=60).out.splitlines()
@@ -110,7 +122,7 @@ def test_compare_as_json_and_markdown(tmp_path: Path) -> None:
         ("fc1", 0.0),
         ("conv1", None),
     ]
-    assert run("compare", *reports, "-f", "markdown").out == (
+    assert compared(*reports, "-f", "markdown") == (
         "1 worse, 0 better, 1 crossed a limit; 5 rows changed, 1 not beyond their error\n"
         "\n"
         "| layer | metric | old → new | change | reading |\n"
@@ -126,10 +138,8 @@ def test_compare_as_json_and_markdown(tmp_path: Path) -> None:
 
 def test_compare_of_a_report_with_itself(tmp_path: Path) -> None:
     old, _ = two_reports(tmp_path)
-    assert run("compare", old, old) == Result(
-        0,
-        "0 worse, 0 better, 0 crossed a limit; 0 rows changed, 5 not beyond their error\n",
-        "",
+    assert compared(old, old) == (
+        "0 worse, 0 better, 0 crossed a limit; 0 rows changed, 5 not beyond their error\n"
     )
 
 
@@ -138,13 +148,13 @@ def test_compare_shows_ten_rows_unless_all_are_asked_for(tmp_path: Path) -> None
         saved(tmp_path, *(row(M, f"fc{i}", 0.1 * j) for i in range(30)), name=f"{j}.json")
         for j in (1, 2)
     )
-    short = run("compare", old, new).out.splitlines()
+    short = compared(old, new).splitlines()
     assert short[0] == (
         "30 worse, 0 better, 0 crossed a limit; 30 rows changed, 0 not beyond their error"
     )
     assert (len(short), short[-1]) == (14, "20 more rows changed (--all shows them)")
-    assert len(run("compare", old, new, "--all").out.splitlines()) == 33
-    marked = run("compare", old, new, "-f", "markdown").out.splitlines()
+    assert len(compared(old, new, "--all").splitlines()) == 33
+    marked = compared(old, new, "-f", "markdown").splitlines()
     assert (len(marked), marked[-1]) == (16, "20 more rows changed (--all shows them)")
 
 
@@ -184,7 +194,7 @@ def test_compare_of_several_reports_counts_a_slow_drift(
 
 def test_compare_of_several_reports_shows_each_layers_trend(tmp_path: Path) -> None:
     reports = rounds(tmp_path, 0.6, 3, 3.1)
-    lines = run("compare", *reports, width=400).out.splitlines()
+    lines = compared(*reports, width=400).splitlines()
     assert lines[0] == (
         f"1 {reports[0]}, 2 {reports[1]}, 3 {reports[2]}: 1 changes for the worse, 0 for the "
         "better; luck alone would show about 0.0 of 2 comparisons"
@@ -192,7 +202,7 @@ def test_compare_of_several_reports_shows_each_layers_trend(tmp_path: Path) -> N
     assert [line.split()[0] for line in lines[1:]] == ["layer", "─────", "fc1"]
     trend = "worse 1 → 2, beyond max 2"
     assert lines[3].split("  ")[-1] == trend
-    marked = run("compare", *reports, "-f", "markdown").out.splitlines()
+    marked = compared(*reports, "-f", "markdown").splitlines()
     values = "0.600 [0.100, 1.10] → 3 [2.50, 3.50] → 3.10 [2.60, 3.60]"
     assert marked[2:] == [
         "| layer | metric | values | trend |",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
-from gradaudit.evidence.changes import Change, changes, side, sorted_changes, tally
+from gradaudit.evidence.changes import Change, changes, outcomes, side, sorted_changes, tally
 from gradaudit.report import Measurement, Report
 
 M = "leak.bits"
@@ -178,3 +178,32 @@ def test_limits_that_are_crossed_come_first() -> None:
         ("a", "overlap"),
         ("d", "overlap"),
     ]
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_the_verdicts_come_first_and_the_findings_that_came_or_went() -> None:
+    old = make_report(row(M, "fc1", 3.0), row("leak.total", None, -5.0))
+    new = make_report(row(M, "fc1", 0.1), row("leak.total", None, 5.0))
+    new.provenance["plan"] = {"left_out": ["vinfo"]}
+    lines = outcomes(["old.json", "new.json"], [old, new])
+    assert lines == [
+        "old.json: FAILED by the default policy",
+        "new.json: FAILED by the default policy",
+        "  not all was run: vinfo was left out (a longer --budget runs more)",
+        "came: HIGH Records are reconstructed (whole update)",
+        "came: UNKNOWN No evidence about attacks: no rule of level error judged a row",
+        "went: HIGH The private attribute of a batch is inferred (fc1)",
+    ]
+
+
+def test_shares_are_compared_among_the_same_layers_alone() -> None:
+    both = [row("leak.bits_share", "fc1", 0.5), row(M, "fc1", 1.0)]
+    old, new = make_report(*both), make_report(*both)
+    assert len(list(changes(old, new))) == 2
+    new.provenance["hidden"] = ["fc2"]
+    assert [each.row.metric for each in changes(old, new)] == ["bits"]
+    assert outcomes(["a", "b"], [old, new])[-1].endswith("shares of layers are not compared")
+
+
+def test_a_change_from_next_to_nothing_is_no_percentage() -> None:
+    assert Change(row(M, "a", 3e-16), row(M, "a", 1.0)).words == "+1.00"
