@@ -11,7 +11,7 @@ from gradaudit.judging import Policy, Word, fails, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
 from gradaudit.view.facts import abridged
-from gradaudit.view.faults import faults_of
+from gradaudit.view.faults import faults_of, job_lines
 
 _VERDICTS: dict[Word, str] = {
     "passed": "notice",
@@ -49,6 +49,8 @@ def _lines(judged: Report, found: list[list[Result]]) -> Iterator[str]:
         of_job = _in_workspace(fault.path)
         place = {"file": of_job, "line": str(fault.line or 1)} if of_job else {}
         yield _command(command, fault.sentence, {**place, "title": f"job: {fault.name}"})
+    if job := job_lines(judged):
+        yield _command("notice", "\n".join(job), {"title": "job: chains and epsilon"})
     outcome = "error" if fails(judged) else _VERDICTS[verdict(judged)]
     yield _command(outcome, summary(judged), {"title": "gradaudit"})
 

@@ -12,7 +12,7 @@ from gradaudit.judging.risk import why, with_findings
 from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.facts import preparation
-from gradaudit.view.faults import faults_of
+from gradaudit.view.faults import faults_of, job_lines
 
 
 class Junit(Format):
@@ -65,6 +65,7 @@ def _facts(judged: Report) -> dict[str, str]:
         "model": judged.target.model,
         "checkpoints": ", ".join(checkpoint.sha256 for checkpoint in judged.target.checkpoints),
         **({"data": prepared} if prepared else {}),
+        **({"job": "; ".join(job)} if (job := job_lines(judged)) else {}),
     }
 
 

@@ -117,6 +117,8 @@ def _summary(shown: View) -> Iterator[Block]:
         yield Block(["### Settings", "", *opening], rest, needed=True)
     faults = [f"- **{x.level}** {_text(x.sentence)}" for x in shown.faults]
     yield Block(["### Faults of the job", ""], faults, needed=True)
+    job = [f"- {_text(line)}" for line in shown.job]
+    yield Block(["### Chains and epsilon of the job", ""], job, needed=True)
     yield _riskiest(shown)
     for heading, text in summary.sections:
         yield Block([f"### {heading}", "", _text(text)])

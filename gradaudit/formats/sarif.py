@@ -39,7 +39,7 @@ from gradaudit.judging.risk import with_findings
 from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.facts import preparation
-from gradaudit.view.faults import faults_of
+from gradaudit.view.faults import faults_of, job_lines
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -81,6 +81,8 @@ def _run(judged: Report) -> Json:
     }
     if prepared := preparation(judged):
         properties["data"] = _text(prepared)
+    if job := job_lines(judged):
+        properties["job"] = [_text(line) for line in job]
     return {
         "tool": {"driver": driver},
         "automationDetails": {"id": f"gradaudit/{quote(judged.target.model, safe='')}/"},

@@ -59,7 +59,7 @@ class _TablePage(Page):
 
     def lines(self) -> Iterator[Text]:
         yield from self.first()
-        first = (self.findings(), self.faults(), self.layers())
+        first = (self.findings(), self.faults(), self.job(), self.layers())
         for section in (*first, self.summary(), self.arrays()):
             if lines := list(section):
                 yield Text()
@@ -100,6 +100,11 @@ class _TablePage(Page):
             yield from self.item(fault.level, f"{fault.heading}: {fault.says}", width)
             repair = f"repair: {fault.repair} [{fault.place}]"
             yield from self.prose(repair, " " * width, style="dim")
+
+    def job(self) -> Iterator[Text]:
+        """Yields the chains and epsilons of a federated job."""
+        for line in self.view.job:
+            yield from self.prose(line, "", "  ")
 
     def first_findings(self) -> Sequence[Concern]:
         """Returns the gravest findings; where there are open ones, one or more of them."""

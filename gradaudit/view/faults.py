@@ -1,10 +1,10 @@
-"""The faults of a federated job, as every readable format lists them."""
+"""The chains, epsilons and faults of a federated job, as every readable format lists them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradaudit.measurement import text_of
-from gradaudit.report import Report
+from gradaudit.measurement import dict_of, list_of, text_of, texts_of
+from gradaudit.report import Measurement, Report
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,32 @@ def faults_of(report: Report) -> Iterator[FaultLine]:
         file = f"{fault.get('file')}{'' if number is None else f':{number}'}"
         place = f"{file}: {fault.get('key')}"
         yield FaultLine(**texts, place=place, path=text_of(fault.get("path")), line=number)
+
+
+def job_lines(report: Report) -> tuple[str, ...]:
+    """List a job's chains, its epsilons, and what these stand on; nothing without a job."""
+    epsilons = [*report.select("job.epsilon_client"), *report.select("job.epsilon_record")]
+    remarks = (text for row in epsilons for text in texts_of(row.details.get("remarks")))
+    lines = [*map(_chain, report.select("job.chain")), *map(_epsilon, epsilons), *remarks]
+    return tuple(dict.fromkeys(lines))
+
+
+def _chain(row: Measurement) -> str:
+    links = map(dict_of, list_of(row.details.get("links")))
+    names = [text_of(link.get("name")) for link in links]
+    scope = f" (scope {row.variant['scope']})" if "scope" in row.variant else ""
+    return f"{row.variant['task']}{scope}: training -> {' -> '.join([*names, 'server'])}"
+
+
+def _epsilon(row: Measurement) -> str:
+    unit, details = row.metric.removeprefix("epsilon_"), row.details
+    how = "added or removed" if row.variant else "replaced"
+    if "rounds" not in details:
+        return f"epsilon: not known; {row.reason}"
+    value = (
+        "not known" if row.number is None else "infinite" if row.infinite else f"{row.value:.4g}"
+    )
+    other = details.get("without_this_fault")
+    without = f"; {other:.4g} without what leaves in clear" if isinstance(other, float) else ""
+    about = f"{details['rounds']} rounds, delta {details['delta']:g}"
+    return f"epsilon, a {unit} {how}: {value} ({about}{without})"

@@ -14,7 +14,7 @@ from gradaudit.view.charts.ranking import rankings_of
 from gradaudit.view.charts.sweep import Curves, SweepView, sweep_of
 from gradaudit.view.concerns import Concern, cleared_of, concerns_of
 from gradaudit.view.facts import provenance_facts
-from gradaudit.view.faults import FaultLine, faults_of
+from gradaudit.view.faults import FaultLine, faults_of, job_lines
 from gradaudit.view.gaps import UnmeasuredPart, gaps_of
 from gradaudit.view.layers import ArrayLine, Layers, RowLookup, arrays_of, chosen_metrics, layers_of
 from gradaudit.view.scope import Scope, scope_of
@@ -49,6 +49,7 @@ class View:
         model: numbers of the whole model.
         arrays: what becomes of each array of a client's update.
         faults: of a federated job, with their repairs.
+        job: chains and epsilons of a federated job, a line each.
         gaps: what was not looked at.
         doubts: what casts doubt on numbers that are shown.
         how: confidence, samples, seed, device, time.
@@ -67,6 +68,7 @@ class View:
     model: tuple[ModelLine, ...]
     arrays: tuple[ArrayLine, ...]
     faults: tuple[FaultLine, ...]
+    job: tuple[str, ...]
     gaps: tuple[UnmeasuredPart, ...]
     doubts: tuple[MetricWarning, ...]
     how: str
@@ -107,6 +109,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         model=tuple(map(_model_line, model)),
         arrays=arrays_of(judged),
         faults=tuple(faults_of(judged)),
+        job=job_lines(judged),
         gaps=gaps,
         doubts=doubts_of([*shown, *model], len(layers.lines)),
         how=provenance_facts(judged),

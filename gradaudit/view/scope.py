@@ -159,13 +159,30 @@ def _shared(report: Report) -> str:
     algorithms = dict.fromkeys(filter(None, map(_algorithm, _options(report))))
     layers = len(report.target.layers)
     count = "one layer" if layers == 1 else f"{layers:,} layers"
+    sees = f"{' and '.join(algorithms) or 'gradients'} of {count}"
+    if {row.audit for row in report.rows} == {"job"}:
+        sees, defended = f"results of {count}", _chains(report)
+    else:
+        defended = _defended(report)
     return "; ".join(
         (
-            f"{' and '.join(algorithms) or 'gradients'} of {count}",
-            _defended(report),
+            sees,
+            defended,
             f"never shared: {abridged(hidden)}" if hidden else "no layer hidden",
         )
     )
+
+
+def _chains(report: Report) -> str:
+    """``train through LocalDpMod; evaluate through no filter or mod``."""
+    passed = {
+        text_of(row.variant.get("task")): listed(
+            [text_of(dict_of(link).get("name")) for link in list_of(row.details.get("links"))]
+        )
+        for row in report.select("job.chain")
+        if row.details.get("chosen")
+    }
+    return "; ".join(f"{task} through {x or 'no filter or mod'}" for task, x in passed.items())
 
 
 def _varied(report: Report) -> str:
@@ -232,6 +249,8 @@ def _options(report: Report) -> Iterator[dict[str, JsonValue]]:
 
 def _defended(report: Report) -> str:
     defenses = texts_of(report.provenance.get("defenses"))
+    if not defenses and report.select("job.chain"):
+        return "no defense: the job's chains are not applied here (init --from JOB describes them)"
     if not defenses:
         return "no defense"
     without = dict.fromkeys(

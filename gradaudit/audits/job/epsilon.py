@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
 from gradaudit.audits.job.probing import LeftNumbers, Probe
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.parts import library
+from gradaudit.core.text import listed
 
 RELATIONS: tuple[Relation, ...] = ("remove", "replace")
 UNKNOWN = "unbounded by what is known: "
@@ -34,6 +36,7 @@ class NoiseStrength:
             nothing bounds it or its law is not known.
         why: what the multiplier stands on, or why there is none.
         clear: whether something leaves in clear, so that epsilon is infinite.
+        reasons: why epsilon is infinite, all of them.
         measured: noise over the clip as measured, whatever its law is and whatever numbers leave
             beside the arrays; 0 where nothing bounds it.
         without: the protection if what leaves in clear did not leave.
@@ -48,6 +51,13 @@ class NoiseStrength:
     without: NoiseStrength | None = None
     assumed: tuple[str, ...] = ()
     claim: tuple[float, float] | None = None
+    reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def infinite(cls, reasons: Sequence[str], without: NoiseStrength) -> NoiseStrength:
+        """Make the strength of none, for these reasons, beside that without them."""
+        why = f"infinite, because {reasons[0]}"
+        return cls(None, why, clear=True, without=without, reasons=tuple(reasons))
 
     def epsilon(self, rounds: int, delta: float, relation: Relation) -> float | None:
         """Compute a client's epsilon over a number of rounds; None where it is not known."""
@@ -77,11 +87,11 @@ def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float)
         return NoiseStrength(
             None, f"{UNKNOWN}secure sums alone have no epsilon without assumptions"
         )
-    numbers = [*probe.numbers.clear, *probe.counts]
-    reason = _unprotected(probe) or (f"{numbers[0]} leaves in clear" if numbers else "")
-    if reason:
-        why = f"infinite, because {reason}"
-        return NoiseStrength(None, why, clear=True, without=_without(chain, probe, noise))
+    reasons = _unprotected(probe)
+    if probe.numbers.clear:
+        reasons.append(f"these numbers leave in clear: {listed(probe.numbers.clear, 6)}")
+    if reasons:
+        return NoiseStrength.infinite(reasons, _without(chain, probe, noise))
     if probe.numbers.noisy:
         return NoiseStrength(None, f"{UNKNOWN}the noise on {probe.numbers.noisy[0]}")
     if chain.known is not None and chain.lawful:
@@ -94,7 +104,9 @@ def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float)
         return NoiseStrength(None, f"{UNKNOWN}no seed repeats the noise, so no distance is exact")
     if probe.halved:
         return NoiseStrength(None, f"{UNKNOWN}noise of half precision follows no Gaussian law")
-    return NoiseStrength(measured, "measured, at 97.5 %; Gaussian as declared")
+    return NoiseStrength(
+        measured, "an upper value at 97.5 %, as noise is measured; Gaussian as declared"
+    )
 
 
 def _without(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStrength:
@@ -102,8 +114,8 @@ def _without(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStrengt
     clear = {*probe.untouched, *probe.bare, *probe.counts}
     kept = tuple(change for change in probe.array_changes if change.key not in clear)
     rest = replace(probe, array_changes=kept, numbers=LeftNumbers())
-    if reason := "nothing else leaves" if not rest.carrying else _unprotected(rest):
-        return NoiseStrength(None, f"{UNKNOWN}{reason}")
+    if reasons := _unprotected(rest) if rest.carrying else ["nothing else leaves"]:
+        return NoiseStrength(None, f"{UNKNOWN}{reasons[0]}")
     measured = 2 * _least_noise(rest) / max(rest.sensitivity, _NOTHING)
     return _by_law(chain, rest, noise, measured)
 
@@ -172,19 +184,22 @@ def epsilon_laplace_composed(each: float, count: int, delta: float) -> float:
     return high
 
 
-def _unprotected(probe: Probe) -> str:
-    """Say why noise does not hide a client's arrays; empty where it does."""
-    if probe.untouched:
-        return f"{probe.untouched[0]} leaves in clear"
+def _unprotected(probe: Probe) -> list[str]:
+    """List why noise does not hide a client's arrays; nothing where it does."""
+    reasons = []
+    if clear := [*probe.untouched, *probe.counts]:
+        reasons.append(f"these arrays leave in clear: {listed(clear, 6)}")
     if probe.bare:
-        return f"{probe.bare[0]} leaves without noise"
+        reasons.append(f"these arrays leave without noise: {listed(probe.bare, 6)}")
+    if probe.untouched or probe.bare:
+        return reasons
     if probe.repeats:
-        return "the noise of two rounds is the same"
-    if not probe.noisy:
-        return "no filter or mod adds noise"
-    if not probe.clipped or probe.on_weights or probe.fixed_length:
-        return "no clip before the noise bounds what a client changes"
-    return ""
+        reasons.append("the noise of two rounds is the same")
+    elif not probe.noisy:
+        reasons.append("no filter or mod adds noise")
+    elif not probe.clipped or probe.on_weights or probe.fixed_length:
+        reasons.append("no clip before the noise bounds what a client changes")
+    return reasons
 
 
 def _least_noise(probe: Probe) -> float:

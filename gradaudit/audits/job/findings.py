@@ -1,11 +1,13 @@
 """Names the faults of a job from what its chains do, each with its repair."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gradaudit.audits.dp_audit.law.theory import mu_gaussian
 from gradaudit.audits.job.epsilon import epsilon_laplace_composed
 from gradaudit.audits.job.loading.chains import Fault, JobChain, Level, Link, LoadedJob, fault
 from gradaudit.audits.job.probing import LeftNumbers, Probe, idle
@@ -20,6 +22,8 @@ _CLIPS = ("clip", "clipping_norm", "max_grad_norm", "max_norm", "clip_norm")
 clips or as it is; the clip."""
 _MOST_BYTES = 1 << 22
 _SPARSE = "SVTPrivacy"
+_ROUNDING = 1e-6
+"""Relative rounding of an exact epsilon."""
 _OF_A_PROMISE = 0.9
 """Measured noise below this share of what is declared is too little: 16 draws are within 5 %."""
 _IDLE: Mapping[str, str] = {
@@ -43,6 +47,7 @@ def faults_of(
         delta: that epsilon is for.
     """
     yield from _idle_links(chain)
+    yield from _claims(chain)
     if private:
         return
     yield from _ledgers(chain, delta)
@@ -68,12 +73,29 @@ def faults_of(
         yield from number_faults(chain, probe.numbers, probe.counts)
 
 
+def _claims(chain: JobChain) -> Iterator[Fault]:
+    """Find a mod whose own claim its exact epsilon of one message exceeds, under any relation."""
+    if chain.known is None or chain.known.claim is None or not chain.lawful:
+        return
+    claimed, delta = chain.known.claim
+    exact = [chain.known.promise(relation, delta).epsilon for relation in ("remove", "replace")]
+    if exact[0] <= claimed * (1 + _ROUNDING):
+        return
+    needed = chain.known.clip / mu_gaussian(claimed, delta)
+    facts = {"claimed": claimed, "delta": delta, "removed": exact[0], "replaced": exact[1]}
+    sensitivity = needed * claimed / math.sqrt(2 * math.log(1.25 / delta))
+    facts |= {"needed": sensitivity, "twice": 2 * sensitivity}
+    (link,) = (link for link in chain.links if getattr(link.part, "epsilon", None) is not None)
+    yield _of_link("claim-exceeded", chain, link, **facts)
+
+
 def number_faults(
     chain: JobChain, numbers: LeftNumbers, counts: Sequence[str] = (), name: str = ""
 ) -> Iterator[Fault]:
     """List numbers that leave in clear, under noise, assumed, or constant."""
     lists = {
-        name or "numbers-in-clear": [*numbers.clear, *counts],
+        name or "numbers-in-clear": numbers.clear,
+        "counters-in-clear": counts,
         "numbers-under-noise": numbers.noisy,
         "numbers-assumed": numbers.assumed,
         "numbers-constant": numbers.constant,
@@ -120,10 +142,18 @@ def _clip_faults(chain: JobChain, probe: Probe) -> Iterator[Fault]:
 def _below_declared(chain: JobChain, probe: Probe) -> Iterator[Fault]:
     """Find noise below the amount that the filter's or mod's attributes declare."""
     for link in chain.links:
-        declared, noise = _declared(link.part), probe.noise[-2]
+        declared, noise = max(_declared(link.part), _claimed(chain, link)), probe.noise[-2]
         if noise < _OF_A_PROMISE * declared:
             facts = {"said": declared, "noise": noise, "times": declared / noise}
             yield _of_link("noise-below-declared", chain, link, **facts)
+
+
+def _claimed(chain: JobChain, link: Link) -> float:
+    """Compute the least noise by which the claim of a mod of known law holds; 0 without any."""
+    known = chain.known if getattr(link.part, "epsilon", None) is not None else None
+    if known is None or known.claim is None:
+        return 0.0
+    return known.clip / mu_gaussian(*known.claim)
 
 
 def _declared(part: object) -> float:

@@ -46,7 +46,7 @@ from gradaudit.audits.job.probing import (
 )
 from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import sequence
-from gradaudit.core.text import listed
+from gradaudit.core.text import UNBOUNDED, listed
 from gradaudit.errors import AuditError, NotApplicable, UsageError, one_line
 from gradaudit.progress import Progress
 from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, Variant, utc_now
@@ -60,14 +60,15 @@ _ASSUMED = (
     "assumes replies without {}, which no training was run to see (--replies declares what they "
     "hold)"
 )
-_SIDE_BY_SIDE = (
-    "one round: {:.4g} at delta {:g}, as dp-audit's epsilon_theory; the mod itself claims {:g} at "
-    "delta {:g} for the sensitivity that it is given"
+_CLAIM = (
+    "one round at delta {1:g}, as dp-audit's epsilon_theory: {2:.3g} of a client added or removed, "
+    "{3:.3g} of one replaced; the mod claims {0:g}, which holds for {4}"
 )
 _LARGER = (
-    "larger than of a client that is added or removed: such a record replaces its client's update "
-    "by another, which moves it by up to twice the clip"
+    "a record added or removed replaces its client's update by another, which moves it by up to "
+    "twice the clip"
 )
+_SAMPLING = "{} of {} clients take part in a round; what sampling them hides is not counted"
 _ELSEWHERE = "the job's model has no such layer"
 
 
@@ -358,7 +359,7 @@ def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
     """Make every row of the report."""
     rows = Rows(Job)
     names: list[JsonValue] = [f"{fault.name} ({fault.level})" for fault in found.faults]
-    yield rows.measured("faults", float(len(found.errors)), details={"faults": names})
+    yield _faults_row(rows, found, names)
     for i, fault in enumerate(found.faults, start=1):
         variant: Variant = {"fault": fault.name, "number": i}
         path = {"path": str((options.folder or found.folder) / fault.file)}
@@ -370,6 +371,36 @@ def rows_of(found: Audited, options: JobOptions) -> Iterator[Measurement]:
     yield from _server_rows(rows, found)
     yield from _scope_rows(rows, found)
     yield from _epsilon_rows(rows, found, options)
+
+
+def _faults_row(rows: Rows, found: Audited, names: list[JsonValue]) -> Measurement:
+    """Make the row of the number of faults, without an upper end where epsilon is not known."""
+    details: dict[str, JsonValue] = {"faults": names}
+    unknown = _unknown(found)
+    if found.errors or not unknown:
+        return rows.measured("faults", float(len(found.errors)), details=details)
+    details["warning"] = unknown
+    return rows.measured("faults", 0.0, interval=(0.0, UNBOUNDED), details=details)
+
+
+def _unknown(found: Audited) -> str:
+    """Say why a job's epsilon is not known, or stands on assumptions; empty where neither."""
+    strength = _strength(found)
+    if strength is None:
+        return "no training task's result could be looked at"
+    if strength.multiplier is None and not strength.clear:
+        return f"epsilon is {strength.why}"
+    if strength.assumed:
+        names = listed(list(dict.fromkeys(strength.assumed)))
+        return f"epsilon {_ASSUMED.format(names)}"
+    return ""
+
+
+def _strength(found: Audited) -> NoiseStrength | None:
+    """Look up the protection of the whole job, other tasks' results included."""
+    chosen = next((c.scope for c in found.job.chains if c.chosen and c.carries == "update"), "")
+    strength = found.central or found.strength.get(chosen)
+    return None if strength is None else _with_others(found, strength)
 
 
 def _json(value: object) -> Any:
@@ -466,13 +497,11 @@ def _scope_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
 def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[Measurement]:
     """Make rows of epsilon under both units and relations; the headline is a client replaced."""
     rounds = options.rounds or found.job.rounds or 1
-    chosen = next((c.scope for c in found.job.chains if c.chosen and c.carries == "update"), "")
-    strength = found.central or found.strength.get(chosen)
+    strength = _strength(found)
     metrics = ("epsilon_client", "epsilon_record")
     if strength is None:
         yield from rows.skipped("no training task's result could be looked at", metrics)
         return
-    strength = _with_others(found, strength)
     details: dict[str, JsonValue] = {"rounds": rounds, "delta": options.delta, "why": strength.why}
     details["adversary"] = (
         "sees the released means" if found.central else "sees each client's result"
@@ -480,36 +509,55 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
     if assumed := list(dict.fromkeys(strength.assumed)):
         details["assumed"] = _json(assumed)
     details |= _accountant(found, rounds)
+    details["remarks"] = _json(list(_remarks(found, strength, assumed)))
     for metric, relation in product(metrics, RELATIONS):
         of = rows.of({} if relation == "replace" else {"relation": relation}, details)
         # a record may turn its client's update into any other
         moved: Relation = "replace" if metric == "epsilon_record" else relation
         value = strength.epsilon(rounds, options.delta, moved)
-        more, remarks = dict[str, JsonValue](), list[str]()
+        more = dict[str, JsonValue]()
         if strength.without is not None:
             other = strength.without.epsilon(rounds, options.delta, moved)
             more["without_this_fault"] = strength.without.why if other is None else other
-            words = strength.without.why if other is None else f"{other:.4g}"
-            remarks.append(f"without this fault: {words}")
-        one = (strength.without or strength).epsilon(1, options.delta, moved)
-        if one is not None and strength.claim is not None:
-            claimed, at = strength.claim
-            more["one_round"] = one
-            more["mod_claims"] = {"epsilon": claimed, "delta": at}
-            remarks.append(_SIDE_BY_SIDE.format(one, options.delta, claimed, at))
-        if metric == "epsilon_record" and relation == "remove" and value and math.isfinite(value):
-            remarks.append(_LARGER)
-        remarks += [_ASSUMED.format(listed(assumed))] if assumed else []
-        more |= {"remark": "; ".join(remarks)} if remarks else {}
+        known = strength.without or strength
+        if known.claim is not None:
+            more["one_round"] = known.epsilon(1, options.delta, moved)
+            more["mod_claims"] = {"epsilon": known.claim[0], "delta": known.claim[1]}
         if value is None:
             yield from of.skipped(strength.why, [metric], details=more)
         else:
             yield of.measured(metric, value, details=more)
 
 
+def _remarks(found: Audited, strength: NoiseStrength, assumed: Sequence[str]) -> Iterator[str]:
+    """Say what all of a job's epsilons stand on, a clause each."""
+    yield from (f"infinite, because {reason}" for reason in strength.reasons)
+    known = strength.without or strength
+    if strength.clear and known.multiplier is None and known.why not in strength.reasons:
+        yield f"without what leaves in clear: {known.why}"
+    elif not strength.clear or known.multiplier is not None:
+        yield known.why
+    if known.claim is not None and known.multiplier is not None:
+        claimed, delta = known.claim
+        removed, replaced = (known.epsilon(1, delta, relation) or 0.0 for relation in RELATIONS)
+        holds = [
+            name
+            for name, value in (("the first", removed), ("the second", replaced))
+            if value <= claimed
+        ]
+        yield _CLAIM.format(claimed, delta, removed, replaced, " and ".join(holds) or "neither")
+    if known.multiplier is not None:
+        yield _LARGER
+    online, clients = found.job.online, found.job.clients
+    if known.multiplier is not None and online and clients and clients < online:
+        yield _SAMPLING.format(clients, online)
+    if assumed:
+        yield _ASSUMED.format(listed(assumed))
+
+
 def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
     """Return this protection, or none where another task's result leaves in clear."""
-    if found.central is not None or strength.clear:
+    if found.central is not None:
         return strength
     for i, chain in enumerate(found.job.chains):
         numbers = found.numbers.get(i, LeftNumbers())
@@ -517,9 +565,11 @@ def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
         if not chain.chosen or chain.carries == "update":
             continue
         if clear:
-            why = f"infinite, because {clear[0]} of {chain.task} leaves in clear"
-            return NoiseStrength(None, why, clear=True, without=strength)
-        if numbers.noisy:
+            reason = f"these of {chain.task} leave in clear: {listed(clear, 6)}"
+            without = strength.without or strength
+            strength = NoiseStrength.infinite([*strength.reasons, reason], without)
+            continue
+        if numbers.noisy and not strength.clear:
             why = f"{UNKNOWN}the noise on {numbers.noisy[0]} of {chain.task}"
             return NoiseStrength(None, why)
         strength = replace(strength, assumed=(*strength.assumed, *numbers.assumed))

@@ -31,8 +31,6 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.evidence.redaction import redact
 from gradaudit.executors.stopping import TimeIsUp, time_limit
 from gradaudit.judging import read_policy
-from gradaudit.measurement import dict_of, list_of
-from gradaudit.report import Measurement, Report
 
 _OF_COMMAND = BudgetSettings.model_fields.keys() - SubjectSettings.model_fields
 FOLDER = parameter(
@@ -75,10 +73,6 @@ def _job(**flags: Any) -> None:
     with stdout_for_the_report(), _ended_in_time(output.seconds):
         report = deferred.measure.report_of(options.folder, options, asked(config))
     report = redact(report) if output.redact else report
-    if output.shape == "table":
-        for line in summary(report):
-            typer.echo(printable(line, limit=None))
-        typer.echo()
     unwritten = write(report, output, policy)
     show(report, output, policy)
     conclude(report, output, policy, unwritten)
@@ -109,31 +103,3 @@ job = with_options(
         *options_of(OutputSettings, "Output"),
     ],
 )
-
-
-def summary(report: Report) -> Iterator[str]:
-    """Lines that show the chains and epsilons of a job."""
-    for row in report.select("job.chain"):
-        yield _chain(row)
-    yield ""
-    for metric in ("epsilon_client", "epsilon_record"):
-        for row in report.select(f"job.{metric}"):
-            yield _epsilon(row)
-
-
-def _chain(row: Measurement) -> str:
-    links = map(dict_of, list_of(row.details.get("links")))
-    names = [str(link["name"]) for link in links if link]
-    scope = f" (scope {row.variant['scope']})" if "scope" in row.variant else ""
-    return f"{row.variant['task']}{scope}: training -> {' -> '.join([*names, 'server'])}"
-
-
-def _epsilon(row: Measurement) -> str:
-    unit = row.metric.removeprefix("epsilon_")
-    how = "added or removed" if row.variant else "replaced"
-    remark = f"; {row.details['remark']}" if "remark" in row.details else ""
-    if row.number is None:
-        return f"epsilon, a {unit} {how}: none; {row.reason}{remark}"
-    value = "infinite" if row.infinite else f"{row.value:.4g}"
-    about = f"{row.details['rounds']} rounds, delta {row.details['delta']:g}"
-    return f"epsilon, a {unit} {how}: {value} ({about}; {row.details['why']}{remark})"
