@@ -9,8 +9,9 @@ from gradaudit.core.files import read_file
 from gradaudit.core.text import printable, variant_text
 from gradaudit.errors import UsageError
 from gradaudit.judging.risk import BEYOND, OPEN, why
-from gradaudit.measurement import dict_of
+from gradaudit.measurement import dict_of, text_of
 from gradaudit.report import Finding, Report
+from gradaudit.view.faults import faults_of
 from gradaudit.view.model import view
 from gradaudit.view.verdict_sentence import policy_of
 
@@ -137,13 +138,22 @@ def artifact(report: Report) -> str | None:
     config = report.provenance.get("config")
     checkpoints = [checkpoint.file for checkpoint in report.target.checkpoints]
     source = re.match(r"(.+\.py):", report.target.model)
-    named = [source[1] if source else None, config, *checkpoints[-1:]]
+    named = [source[1] if source else None, config, *checkpoints[-1:], *_job_files(report)]
     model = next((name for name in named if isinstance(name, str) and name), None)
     if model is None:
         return None
     path, root = Path.cwd() / model, repository()
     known = PurePath(model).is_absolute() or path.exists()
     return str(path.relative_to(root)) if known and path.is_relative_to(root) else model
+
+
+def _job_files(report: Report) -> Iterator[str]:
+    """List a job's files: those of its faults, the gravest first, then its manifest."""
+    yield from (fault.path for fault in faults_of(report))
+    if folder := text_of(dict_of(report.options.get("job")).get("folder")):
+        flower = report.target.model.startswith("flower:")
+        found = Path(folder).glob("pyproject.toml" if flower else "meta.*")
+        yield from sorted(map(str, found))
 
 
 def repository() -> Path:

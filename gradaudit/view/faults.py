@@ -69,7 +69,8 @@ def _chain(row: Measurement) -> str:
     links = map(dict_of, list_of(row.details.get("links")))
     names = [text_of(link.get("name")) for link in links]
     scope = f" (scope {row.variant['scope']})" if "scope" in row.variant else ""
-    return f"{row.variant['task']}{scope}: training -> {' -> '.join([*names, 'server'])}"
+    task, passed = text_of(row.variant.get("task")), " -> ".join([*names, "server"])
+    return f"{task}{scope}: training -> {passed}"
 
 
 def _epsilon(row: Measurement) -> str:

@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+from torch import nn
 
 from gradaudit.audits.job import JobOptions
 from gradaudit.audits.job.loading.chains import JobChain, LoadedJob
@@ -22,6 +23,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "local-steps": ("local-steps", "max-steps", "num-local-steps"),
     "rate": ("lr", "learning-rate"),
     "optimizer": ("optimizer",),
+    "momentum": ("momentum",),
 }
 """Keys of the federation's file, and the settings of jobs that say the same."""
 _WHOLE = ("records", "batch-size", "epochs", "local-steps")
@@ -39,11 +41,14 @@ class JobBeginning:
         model: MODEL spec, or None where it could not be told.
         federation: text of a deployment file.
         untold: what could not be told, a sentence each.
+        mode: in which clients run the model: train if it has BatchNorm, which training normalizes
+            by its batches; None where that makes no difference or is not known.
     """
 
     model: str | None
     federation: str
     untold: tuple[str, ...]
+    mode: Literal["train"] | None = None
 
 
 def beginning(folder: Path, model: str | None = None) -> JobBeginning:
@@ -62,7 +67,15 @@ def beginning(folder: Path, model: str | None = None) -> JobBeginning:
         f"# Not known from the job: {printable(sentence, limit=None)}\n" for sentence in untold
     ]
     lines += _laws(job)
-    return JobBeginning(spec, "".join(lines), tuple(untold))
+    return JobBeginning(spec, "".join(lines), tuple(untold), _mode_of(spec))
+
+
+def _mode_of(spec: str | None) -> Literal["train"] | None:
+    """Find whether a model has BatchNorm, so that training mode makes a difference."""
+    if spec is None:
+        return None
+    kinds = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+    return "train" if any(isinstance(x, kinds) for x in load_model(spec).modules()) else None
 
 
 def _laws(job: LoadedJob) -> Iterator[str]:
@@ -109,6 +122,10 @@ def _federation(job: LoadedJob, untold: list[str]) -> dict[str, Any]:
         untold.append("clients: how many there are; add clients: N")
     if "records" not in settings and not {"local-steps", "batch-size"} <= settings.keys():
         untold.append("records: how many a client trains on in a round; add records: N")
+    if "optimizer" not in settings:
+        untold.append("optimizer: the training's code is not read; add optimizer: sgd or adam")
+    if settings.get("optimizer", "sgd") == "sgd" and "momentum" not in settings:
+        untold.append("momentum: the training's code is not read; 0 is taken; add momentum: M")
     silent = settings.keys().isdisjoint({"records", "epochs", "local-steps", "optimizer"})
     return {**settings, "algorithm": "fedavg"} if silent else settings
 

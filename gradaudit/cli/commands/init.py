@@ -249,7 +249,9 @@ def _init(**flags: Any) -> None:
     if folder:
         with stdout_for_the_report():
             begun = deferred.starting.beginning(folder, settings.model)
-        settings = settings.model_copy(update={"model": begun.model})
+        mode = begun.mode if flags.get("mode") is None else None
+        more = {"model": begun.model, **({"mode": mode} if mode else {})}
+        settings = settings.model_copy(update=more)
     report, seen = None, list[str]()
     if settings.model and settings.data:
         settings, report, seen = _looked_at(settings)

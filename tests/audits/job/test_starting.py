@@ -34,6 +34,8 @@ default = "here"
 options.num-supernodes = 40
 """
 LOCAL = "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
+SILENT = ("optimizer", "momentum")
+"""What only the training's code says, which is not read."""
 SIGMA = 2 * np.sqrt(2 * np.log(1.25e5))
 
 
@@ -61,9 +63,23 @@ def test_a_flower_app_gives_its_model_and_its_federation() -> None:
     assert (federation.records, federation.rate, federation.optimizer) == (12, 0.1, "sgd")
     assert federation.algorithm == "fedavg"
     assert federation.defense == (f"dp:clip=10,sigma={SIGMA / 0.1:g},per=release",)
-    assert found.untold == ()
+    assert [sentence.partition(":")[0] for sentence in found.untold] == ["momentum"]
+    assert found.mode == "train"  # its model has BatchNorm
     law = f"# LocalDpMod of train: clip 1 and noise {SIGMA:g} on differences of weights"
     assert law in found.federation
+
+
+def test_momentum_of_the_apps_configuration_is_taken() -> None:
+    found = beginning(flower_app(Path("app"), LOCAL, config=TRAINING + "momentum = 0.9\n"))
+    Path("federation.yaml").write_text(found.federation, encoding="utf-8")
+    assert read_deployment("federation.yaml").momentum == 0.9
+    assert found.untold == ()
+
+
+def test_a_first_configuration_runs_batch_norm_as_clients_do() -> None:
+    flower_app(Path("app"), LOCAL, config=TRAINING)
+    assert run("init", "--from", "app").status == 0
+    assert yaml.safe_load(Path("gradaudit.yaml").read_text(encoding="utf-8"))["mode"] == "train"
 
 
 @pytest.mark.parametrize(("said", "clients"), [("", None), ("num-clients = 5", 5), (NODES, 40)])
@@ -90,7 +106,11 @@ def test_an_nvflare_job_gives_what_its_scripts_arguments_say() -> None:
         "rate": 0.05,
         "aggregation": "plain",
     }
-    assert [sentence.partition(":")[0] for sentence in found.untold] == ["defense", "records"]
+    assert [sentence.partition(":")[0] for sentence in found.untold] == [
+        "defense",
+        "records",
+        *SILENT,
+    ]
 
 
 def test_init_writes_the_files_and_says_what_it_could_not_tell() -> None:
@@ -103,6 +123,7 @@ def test_init_writes_the_files_and_says_what_it_could_not_tell() -> None:
     assert written == {
         "model": "job/app/custom/net.py:Net",
         "deployment": "federation.yaml",
+        "mode": "train",
         "job": {"folder": "job"},
     }
     assert run("init", "--from", "job").status == 2  # nothing is overwritten
