@@ -119,22 +119,22 @@ def weights_in(folder: Path) -> Path:
     return files[0]
 
 
+def has_adapter(model: nn.Module) -> bool:
+    """Whether an adapter alone is trained in a model."""
+    return isinstance(vars(model).get(_BASE), CheckpointRecord)
+
+
 def frozen_below(model: nn.Module) -> frozenset[str]:
     """Names the frozen weights of a model with an adapter; empty for every other model."""
-    if _BASE not in vars(model):
+    if not has_adapter(model):
         return frozenset()
     every = model.named_parameters(remove_duplicate=False)
     return frozenset(name for name, parameter in every if not parameter.requires_grad)
 
 
 def with_frozen(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
-    """Returns an adapter's checkpoint under the model's names, with the model's frozen weights.
-
-    The checkpoint of any other model is left as it is.
-    """
-    base = vars(model).get(_BASE)
-    if not isinstance(base, CheckpointRecord):
-        return loaded
+    """Returns an adapter's checkpoint under the model's names, with the model's frozen weights."""
+    base = vars(model)[_BASE]
     state = model.state_dict()
     frozen = {name: state[name] for name in frozen_below(model) & state.keys()}
     names = _names(model, state)

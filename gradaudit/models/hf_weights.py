@@ -2,19 +2,20 @@
 
 import copy
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradaudit.core.huggingface import library, reason
+from gradaudit.core.huggingface import reason
 from gradaudit.core.text import listed
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint import LoadedCheckpoint
-from gradaudit.models.hf_adapter import with_frozen
+from gradaudit.models.checkpoint.naming import common_prefixes
+from gradaudit.models.hf_adapter import has_adapter, with_frozen
 
 _WEIGHTS = (
     "model.safetensors.index.json",
@@ -33,86 +34,87 @@ def weights_in(folder: Path) -> Path | None:
 def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
     """Returns a checkpoint under the names that the library gives the model's weights.
 
-    Some keys have had other names, and some are of buffers that there are no more. An adapter comes
-    without the weights below it. The checkpoint of a model of another kind is left as it is.
-    """
-    if not hasattr(model, "base_model_prefix"):
-        return loaded
-    passed_over = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    prefix, keys = f"{model.base_model_prefix}.", model.state_dict().keys()
-
-    def known(key: str) -> bool:
-        return not keys.isdisjoint((key, f"{prefix}{key}", key.removeprefix(prefix)))
-
-    def named(key: str) -> str:
-        """Returns a key with the prefix of the model below its head, or without, as here."""
-        names = key, f"{prefix}{key}", key.removeprefix(prefix)
-        return next((n for n in names if n in keys and (n == key or n not in loaded.state)), key)
-
-    left = [
-        key
-        for key in loaded.state
-        if not known(key) and any(re.search(each, key) for each in passed_over)
-    ]
-    now = _renaming(model)
-    state = {
-        key if known(key) else now(key): tensor
-        for key, tensor in loaded.state.items()
-        if key not in left
-    }
-    if any(not known(key) for key in state) and (
-        converted := _converted(state, model, loaded.record.file)
-    ):
-        state = converted
-    notes = [*loaded.notes, *([f"left aside: {listed(left)}"] if left else [])]
-    other = [key for key in state if named(key) != key]
-    if other:
-        done = "stripped from" if other[0].startswith(prefix) else "added to"
-        notes.append(f"prefix {prefix!r} {done} {len(other)} of {len(state)} keys")
-    state = {named(key): tensor for key, tensor in state.items()}
-    return with_frozen(replace(loaded, state=state, notes=tuple(notes)), model)
-
-
-def _converted(state: Mapping[str, Tensor], model: Any, file: str) -> dict[str, Tensor]:
-    """Returns a state dict converted by the library, which joins or splits weights of files.
-
-    A mixture of experts has its experts side by side in one weight, and apart in files. Empty where
-    the library has no rules for it, or does not find all that the model needs.
+    The library knows older names, prefixes, and weights that files join or split (experts). An
+    adapter comes without the weights below it. The checkpoint of any other model is left as it is.
 
     Raises:
-        CheckpointError: the library fails on it.
+        CheckpointError: the library fails on it, or would make weights of whole numbers.
     """
-    rules, loading = _rules(model)
-    if not any(isinstance(rule, loading.WeightConverter) for rule in rules):
-        return {}
+    if has_adapter(model):
+        return with_frozen(loaded, model)
+    own = model.state_dict()
+    if not hasattr(model, "base_model_prefix") or loaded.state.keys() <= own.keys():
+        return loaded
+    for prefix in common_prefixes(loaded.state):
+        given = {key.removeprefix(prefix): tensor for key, tensor in loaded.state.items()}
+        found, info = _converted(given, model, loaded.record.file)
+        if found:
+            break
+    else:
+        return loaded
+    shapes = {name: shape for name, shape, _ in info["mismatched_keys"]}
+    left = [key for key in given if _is_passed_over(key, model) and key not in found]
+    _expect_numbers(given, {*own, *left, *info["unexpected_keys"]}, own, loaded.record.file)
+    state = found | {name: torch.empty(shape) for name, shape in shapes.items()}
+    state |= {key: given.get(key, torch.empty(0)) for key in sorted(info["unexpected_keys"])}
+    renamed = given.keys() - state.keys() - {*left}
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in given.values()}
+    notes = [
+        f"prefix {prefix!r} stripped from the keys" if prefix else "",
+        f"left aside: {listed(left)}" if left else "",
+        f"{len(renamed)} of {len(given)} weights named as transformers has them" if renamed else "",
+        f"of {listed(sorted(kinds))} in the file" if len(kinds) > 1 else "",
+    ]
+    return replace(loaded, state=state, notes=(*loaded.notes, *filter(None, notes)))
+
+
+def _converted(
+    state: dict[str, Tensor], model: Any, file: str
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Returns what the library finds for a model's weights, and the keys that it does not."""
+    kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     try:
-        made, loading_info = type(model).from_pretrained(
-            None,
-            config=copy.deepcopy(model.config),
-            state_dict=dict(state),
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        with torch.random.fork_rng(()):  # the library draws what the file lacks
+            made, info = type(model).from_pretrained(
+                None,
+                config=copy.deepcopy(model.config),
+                state_dict=dict(state),
+                dtype=reduce(torch.promote_types, kinds) if kinds else torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
     except Exception as error:  # whatever the library makes of weights that it did not write
         raise CheckpointError(
             f"{file}: transformers cannot convert its weights to those of this model "
             f"({reason(error)}); save them with save_pretrained again"
         ) from error
-    whole = not any(
-        loading_info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-    )
-    return dict(made.state_dict()) if whole else {}
+    absent = info["missing_keys"] | {name for name, *_ in info["mismatched_keys"]}
+    names = made.state_dict().keys() - absent
+    tensors = (*made.named_parameters(), *made.named_buffers())
+    return {name: tensor.detach() for name, tensor in tensors if name in names}, info
 
 
-def _rules(model: Any) -> tuple[list[Any], Any]:
-    """Returns the library's rules for converting files' weights, and the module of their types."""
-    mapping = library("transformers.conversion_mapping")
-    loading = library("transformers.core_model_loading")
-    return mapping.get_model_conversion_mapping(model), loading
+def _is_passed_over(key: str, model: Any) -> bool:
+    """Whether the library reads no such key, as of buffers that there are no more."""
+    prefix = f"{model.base_model_prefix}."
+    known = {key, f"{prefix}{key}", key.removeprefix(prefix)} & model.state_dict().keys()
+    ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    return not known and any(re.search(each, key) for each in ignored)
 
 
-def _renaming(model: nn.Module) -> Callable[[str], str]:
-    """Returns the library's current name of a weight that files call otherwise."""
-    rules, loading = _rules(model)
-    renamings = [renaming for renaming in rules if isinstance(renaming, loading.WeightRenaming)]
-    return lambda key: str(loading.rename_source_key(key, renamings, [])[0])
+def _expect_numbers(
+    state: dict[str, Tensor], known: set[str], own: dict[str, Tensor], file: str
+) -> None:
+    """Raise an error for whole numbers that the library would cast to weights."""
+    whole = [
+        key
+        for key, tensor in state.items()
+        if not tensor.is_floating_point()
+        and (own[key].is_floating_point() if key in own else key not in known)
+    ]
+    if whole:
+        kind = str(state[whole[0]].dtype).removeprefix("torch.")
+        raise CheckpointError(
+            f"{file}: cannot be cast to the model's types: {listed(whole)} ({kind} in the file); "
+            "save dense weights of the model's types"
+        )

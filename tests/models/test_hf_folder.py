@@ -126,6 +126,28 @@ def test_older_names_of_weights_are_known(shelf: Shelf, tmp_path: Path) -> None:
             assert parameter.equal(target.model.get_parameter(name)), name
 
 
+@pytest.mark.slow
+def test_a_prefix_before_the_library_s_names_is_stripped(shelf: Shelf, tmp_path: Path) -> None:
+    path = shelf.model("GPT2LMHeadModel")
+    state = load_file(path / "model.safetensors")
+    save_file({f"module.{key}": tensor for key, tensor in state.items()}, tmp_path / "m")
+    model = load_model(f"hf:{path}")
+    apply_checkpoint(model, as_named_here(load_checkpoint(tmp_path / "m"), model))
+    assert all(tensor.equal(state[key]) for key, tensor in model.named_parameters())
+
+
+@pytest.mark.slow
+def test_whole_numbers_are_no_weights(shelf: Shelf, tmp_path: Path) -> None:
+    path = shelf.model("BertForMaskedLM")
+    state = load_file(path / "model.safetensors")
+    old = {key.replace("LayerNorm.weight", "LayerNorm.gamma"): x for key, x in state.items()}
+    gamma = "bert.embeddings.LayerNorm.gamma"
+    save_file(old | {gamma: old[gamma].long()}, tmp_path / "m")
+    model = load_model(f"hf:{path}")
+    with pytest.raises(CheckpointError, match=rf"{gamma} \(int64 in the file\)"):
+        as_named_here(load_checkpoint(tmp_path / "m"), model)
+
+
 def test_without_the_library_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UsageError, match=r"not installed; install gradaudit\[transformers\]"):

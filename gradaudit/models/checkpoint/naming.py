@@ -95,7 +95,7 @@ class Names:
 
     def best(self) -> Naming:
         """Returns the naming without the shortest common prefix that fits, else by most matches."""
-        namings = [self.under((old, "")) for old in _common_prefixes(self.plain)]
+        namings = [self.under((old, "")) for old in common_prefixes(self.plain)]
         return next((n for n in namings if n.fits), max(namings, key=lambda n: len(n.keys)))
 
     def hint(self, naming: Naming) -> str:
@@ -145,7 +145,7 @@ def parse_rename(text: str) -> Rename:
     return old, new
 
 
-def _common_prefixes(names: Collection[str]) -> list[str]:
+def common_prefixes(names: Collection[str]) -> list[str]:
     """Returns the prefixes ending with a point that all names share, the empty one first."""
     first, last = min(names, default=""), max(names, default="")
     return ["", *(prefix for prefix, _ in _cut([first]) if last.startswith(prefix))]
