@@ -228,15 +228,27 @@ def test_names_of_rows_are_no_input(csv_file: Write, header: str) -> None:
     assert records.notes["row_names"] == ["unnamed-1"]
 
 
-@pytest.mark.slow
-def test_a_wide_table(csv_file: Write) -> None:
-    width = 3000
-    path = csv_file(
-        ",".join([*(f"c{i}" for i in range(width)), "y"]),
-        *(",".join([*(str(r * i) for i in range(width)), str(r)]) for r in range(3)),
-    )
-    records = load_records(f"csv:{path}?label=y&scale=none")
-    assert records.inputs[2].tolist() == [2 * i for i in range(width)]
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (("1,2,x", "1,2"), "line 3: 2 cells where the header has 3"),
+        (("1,2,x", "1,2,x,4"), "Expected 3 fields in line 3, saw 4"),
+        (("r,1,2,x", "r,1,2"), "line 3: 3 cells where the header has 4"),
+        (("r,1,2,x", "r,1,2,x,5"), "Expected 4 fields in line 3, saw 5"),
+        (("p,r,1,2,x", "p,r,1,2,x"), "line 2: 5 cells where the header has 3"),
+        (("1,2,", "1,,x", ",,"), None),
+    ],
+    ids=["short", "long", "short behind names", "long behind names", "two names", "empty cells"],
+)
+def test_no_line_is_filled_up_or_cut(
+    csv_file: Write, rows: tuple[str, ...], words: str | None
+) -> None:
+    path = csv_file("a,b,y", *rows)
+    if words is None:
+        assert read_table(path).texts("y") == ["", "x", ""]
+        return
+    with pytest.raises(DataError, match=words):
+        read_table(path)
 
 
 @pytest.mark.parametrize(

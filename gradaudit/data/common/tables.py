@@ -210,7 +210,8 @@ def _csv_cells(text: str, sep: str, origin: str) -> dict[str, Any]:
         expect_names(_named(header), origin)
         frame = pd.read_csv(_lines(text), sep=sep, dtype=object, na_filter=False, header=0)
         if not isinstance(frame.index, pd.RangeIndex):  # R's header has no cell above row names
-            frame, header = frame.reset_index(), ["", *header]
+            header = ["", *header] if frame.index.nlevels == 1 else header
+            frame = frame.reset_index()
         if len(frame.columns) != len(header) or (frame.iloc[:, -1] == "").any():
             _expect_cells(rows, len(header), origin)
     except (csv.Error, ValueError) as error:
