@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from pydantic import JsonValue
 from torch import Tensor
 
@@ -136,7 +137,7 @@ class RankDeficiency(NamedTuple):
 def rank_deficiency(
     convolution: Convolution,
     shape: Sequence[int],
-    output_gradient: Tensor,
+    output_gradient: Tensor | ArrayLike,
     *,
     weight: Tensor | None = None,
     method: Method = "auto",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from numpy.typing import ArrayLike
 from pydantic import JsonValue
 from torch import Tensor, nn
 
@@ -182,10 +183,10 @@ class SolvabilityConditions:
 
 
 def inversion_bound(
-    weight: Tensor,
-    bias: Tensor,
-    weight_noise: Tensor,
-    bias_noise: Tensor,
+    weight: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    weight_noise: Tensor | ArrayLike,
+    bias_noise: Tensor | ArrayLike,
     rows: Sequence[int] | None = None,
 ) -> SolvabilityConditions:
     """Bound the error of ``invert_linear`` under known noise.
@@ -205,8 +206,8 @@ def inversion_bound(
         bias_noise: E_B, (rows,).
         rows: those that are solved; all by default.
     """
-    noise_and_all = weight, bias, weight_noise, bias_noise
-    weight, bias, weight_noise, bias_noise = map(torch.as_tensor, noise_and_all)
+    weight, bias = torch.as_tensor(weight), torch.as_tensor(bias)
+    weight_noise, bias_noise = torch.as_tensor(weight_noise), torch.as_tensor(bias_noise)
     if rows is not None:
         chosen = list(rows)
         weight, bias = weight[chosen], bias[chosen]

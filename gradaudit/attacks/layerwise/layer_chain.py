@@ -29,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
@@ -96,7 +96,7 @@ def without_bias(
     return [LastLayer(u * length / t, t * v) for t in roots(left, length)]
 
 
-def invert_linear(weight_gradient: Tensor, delta: Tensor) -> Tensor:
+def invert_linear(weight_gradient: Tensor | ArrayLike, delta: Tensor | ArrayLike) -> Tensor:
     """Invert a fully connected layer: its input from its gradients.
 
     x = ∇Wᵀ δ / ‖δ‖², least squares over all rows of ∇W = δ xᵀ; δ is the gradient of the bias (Fan

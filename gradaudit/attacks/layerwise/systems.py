@@ -153,8 +153,8 @@ def solve(
 
 
 def r_gap(
-    weights: NDArray[np.float64] | csr_array,
-    gradients: NDArray[np.float64] | csr_array,
+    weights: NDArray[np.floating] | csr_array,
+    gradients: NDArray[np.floating] | csr_array,
     outputs: ArrayLike,
     weight_gradient: ArrayLike,
     *,

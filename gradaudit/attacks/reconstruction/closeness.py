@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -62,7 +62,7 @@ def relative_error(truth: Tensor, reconstructed: Tensor) -> Tensor:
     return ratio
 
 
-def psnr(truth: Tensor, reconstructed: Tensor) -> Tensor:
+def psnr(truth: Tensor | ArrayLike, reconstructed: Tensor | ArrayLike) -> Tensor:
     """Compute each record's peak signal-to-noise ratio in dB, data range 1.
 
     −10 log10 MSE (Gonzalez and Woods, "Digital image processing"); infinite where the
@@ -82,7 +82,7 @@ def psnr(truth: Tensor, reconstructed: Tensor) -> Tensor:
     return -10 * mse(truth, reconstructed).log10()
 
 
-def ssim(truth: Tensor, reconstructed: Tensor) -> Tensor:
+def ssim(truth: Tensor | ArrayLike, reconstructed: Tensor | ArrayLike) -> Tensor:
     """Compute each picture's structural similarity, data range 1.
 
     Mean of (2μ_xμ_y + C₁)(2σ_xy + C₂)/((μ_x² + μ_y² + C₁)(σ_x² + σ_y² + C₂)) over windows (Wang et
