@@ -12,7 +12,7 @@ from subjects import rows_by, subject_of
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
-from gradaudit.audits.attack_text.text_scores import ANSWERED, OF_LAYERS, OF_MODEL
+from gradaudit.audits.attack_text.text_scores import ANSWERED, OF_LAYERS
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
@@ -25,6 +25,8 @@ from gradaudit.subject import Subject
 from tests.command_line import run
 
 FEW = {"batch_size": 2, "batches": 2, "decoys": 6}
+
+OF_MODEL = (*ANSWERED, "lora_predicted", "text_p_value")
 
 
 every_row = rows_by(AttackText, **FEW)
