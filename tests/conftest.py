@@ -40,7 +40,6 @@ PROCESSES = (
 
 SLOW = (
     "attacks/reconstruction/test_blocks.py",
-    "attacks/reconstruction/test_replay.py",
     "audits/attack_inference/test_attack_inference.py",
     "audits/attack_labels/test_attack_labels_tracing.py",
     "audits/attack_record/test_attack_record_presence.py",

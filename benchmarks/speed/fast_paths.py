@@ -1,7 +1,7 @@
 """What every fast path saves: processor time without it over the time with it, in one run.
 
     python -m benchmarks.speed.fast_paths [--rounds 5] [--restarts 8]
-        [--only search,replay,folded,gram,rank_two,tables]
+        [--only search,folded,gram,rank_two,tables]
 
 Both ways take turns on one thread and give the same numbers to rounding (the tests hold that); the
 median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
@@ -31,7 +31,6 @@ from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Objective
-from gradaudit.attacks.reconstruction.matching.replay import recorded
 from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.audits.sensitivity import jacobian
@@ -107,21 +106,6 @@ def alone_by(objective: Objective) -> Evaluation:
     return lambda points: blocks._alone(objective, points[0])
 
 
-def replay(restarts: int) -> Compared:
-    for dtype in (torch.float32, torch.float64):
-        _, objective = leaking(dtype)
-        for count in (1, 4, 8):
-            evaluate = blocks._mapped(objective) if count > 1 else alone_by(objective)
-            points = torch.randn(count, objective.unknowns, dtype=dtype)
-            evaluate(points)
-            recording = recorded(evaluate, -points)
-            assert recording is not None
-            title = f"DLG, LeNet, {dtype}, points {count}"
-            yield title, repeated(evaluate, points), repeated(recording, points)
-            once = partial(recorded, evaluate, -points)
-            yield f"{title}: ten evaluations over a recording", repeated(evaluate, points), once
-
-
 def folding(restarts: int) -> Compared:
     scenes: dict[str, Callable[[], Objective]] = {
         "DLG": lambda: leaking()[1],
@@ -134,10 +118,8 @@ def folding(restarts: int) -> Compared:
         of_one = alone_by(objective)
         assert foldable(objective, of_one), name
         points = objective.trial_points(restarts)
-        alone = recorded(of_one, -points[:1]) or of_one
-        mapped, together = (
-            recorded(way, -points) or way for way in (blocks._mapped(objective), folded(objective))
-        )
+        alone = of_one
+        mapped, together = blocks._mapped(objective), folded(objective)
 
         def in_order(points: Tensor = points, alone: Evaluation = alone) -> object:
             return [alone(point[None]) for point in points]
@@ -206,7 +188,7 @@ def tables(restarts: int) -> Compared:
 
 
 PATHS = {
-    **{each.__name__: each for each in (search, replay, gram, rank_two, tables)},
+    **{each.__name__: each for each in (search, gram, rank_two, tables)},
     "folded": folding,
 }
 

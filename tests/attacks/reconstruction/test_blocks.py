@@ -1,8 +1,6 @@
 import math
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,7 +15,6 @@ from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator, blocks_of
 from gradaudit.attacks.reconstruction.matching.lbfgs import EVALUATIONS, minimise
 from gradaudit.attacks.reconstruction.matching.objectives import Distance, Minimum, Objective
-from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
 from gradaudit.attacks.reconstruction.matching.restarts import (
     GradientMatching,
     MatchingOptions,
@@ -101,28 +98,6 @@ def test_two_workers_give_the_same_bits_as_none(workers: list[int]) -> None:
     assert torch.equal(found.points[:8], clean.points[:8])
 
 
-@pytest.mark.processes
-def test_two_workers_give_the_same_bits_where_evaluations_are_recorded_on_the_way(
-    workers: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recordings: list[bool] = []
-    record = ReplayedEvaluation._record
-
-    def counting(self: ReplayedEvaluation, *arguments: Any) -> Any:
-        recordings.append((made := record(self, *arguments)) is not None)
-        return made
-
-    monkeypatch.setattr(ReplayedEvaluation, "_record", counting)
-    objective = objective_of(mlp(), 6)
-    options = MatchingOptions(optimiser="adam", iterations=WORTH + 20)
-    search = DeepLeakage(options).search(objective)
-    points = points_of(objective, 8)
-    alone = search.minimised(points, 1, quiet)
-    assert recordings == [True]  # for both blocks
-    same(alone, search.minimised(points, 2, quiet))
-    assert workers == [2]
-
-
 def test_blocks_take_the_steps_that_every_restart_takes_alone() -> None:
     """To rounding, which grows from step to step."""
     objective = objective_of(mlp(), 6)
@@ -163,18 +138,6 @@ def test_workers_are_no_more_than_blocks_and_what_memory_bounds(
         monkeypatch.setattr(blocks, "MEMORY", each * rows)
         assert blocks_for(objective).rows(8) == min(rows, 4)
         assert workers_for(objective, 8, jobs) == expected
-
-
-def test_an_evaluator_anew_gives_the_bits_of_a_new_one() -> None:
-    objective = objective_of(cnn(), 1, 6, 6)
-    points = points_of(objective, 4)
-    used = Evaluator(objective, worth=2)
-    for _ in range(4):
-        used(points)
-    fresh, again = Evaluator(objective, worth=2), used.anew()
-    for shift in np.linspace(0, 1, 4):
-        for found, wanted in zip(again(points + shift), fresh(points + shift), strict=True):
-            assert torch.equal(found, wanted)
 
 
 def test_models_that_cannot_be_shipped_are_attacked_in_this_process(workers: list[int]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import ceil, inf
+from math import ceil
 from typing import Protocol
 
 import torch
@@ -19,7 +19,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.matching.replay import WORTH, ReplayedEvaluation
 from gradaudit.executors.workers import shared_out
 from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance
@@ -29,13 +28,7 @@ MEMORY = 1 << 30
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 16, 32
 _WIDE, _LONG = 1 << 20, 1000
 """Bytes that an evaluation of a restart makes, and evaluations at most, from which on it pays to
-begin in single precision: with fewer bytes operations cost by their number, which is the same, and
-a second recording costs as much as some 40 evaluations. In 112 reconstructions each of digits by
-DLG (300 evaluations) a small CNN took 1.0 to 1.2 times as long in mixed as in double precision,
-LeNet as long, the net of Deep Leakage from Gradients .7 to .8 times, with alike median errors."""
-_LARGE = 1 << 20
-"""Parameters from which on an evaluation on a CPU is not recorded: its kernels take the time, and
-a recording of ResNet-18 costs some 50 evaluations and saves less than a fifth of each."""
+begin in single precision: with fewer bytes operations cost by their number, which is the same."""
 _FEW = 2
 """Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
 
@@ -45,18 +38,12 @@ class Evaluator:
 
     Several points are folded into one batch where that gives what each gives alone, and otherwise
     mapped over by ``vmap``; very few are not, and models that ``vmap`` cannot follow are gone
-    through point by point. What is evaluated ``worth`` times is recorded and repeated, see
-    ``ReplayedEvaluation``. Points of another precision than the objective's are evaluated in
+    through point by point. Points of another precision than the objective's are evaluated in
     theirs.
     """
 
-    def __init__(self, objective: Objective, worth: float = WORTH) -> None:
+    def __init__(self, objective: Objective) -> None:
         self._objective = objective
-        # An evaluation of a large model on a CPU takes so long that a recording saves little.
-        model = objective.view.model
-        size = sum(parameter.numel() for parameter in model.parameters.values())
-        self._worth = inf if model.device.type == "cpu" and size > _LARGE else worth
-        self._alone = ReplayedEvaluation(lambda points: _alone(objective, points[0]), self._worth)
         self._mapped = True
         self._in_precision: dict[torch.dtype, Evaluator] = {}
 
@@ -65,39 +52,30 @@ class Evaluator:
         if points.dtype != self._objective.view.dtype:
             return self._in(points.dtype)(points)
         if len(points) == 1:
-            return self._alone(points)
+            return _alone(self._objective, points)
         several, few = self._several
         if self._mapped and len(points) > few:
             try:
                 return several(points)
             except (RuntimeError, NotImplementedError):
                 self._mapped = False
-        pairs = [self._alone(part) for part in torch.split(points, 1)]
+        pairs = [_alone(self._objective, part) for part in torch.split(points, 1)]
         values, gradients = zip(*pairs, strict=True)
         return torch.cat(values), torch.cat(gradients)
 
     def _in(self, precision: torch.dtype) -> Evaluator:
         if precision not in self._in_precision:
             objective = self._objective.in_precision(precision)
-            self._in_precision[precision] = Evaluator(objective, self._worth)
+            self._in_precision[precision] = Evaluator(objective)
         return self._in_precision[precision]
 
     @cached_property
-    def _several(self) -> tuple[ReplayedEvaluation, int]:
+    def _several(self) -> tuple[Evaluation, int]:
         """Choose how several points are evaluated, and the least number for it."""
         objective = self._objective
-        if foldable(objective, self._alone.evaluate):
-            return ReplayedEvaluation(folded(objective), self._worth), 1
-        few = _FEW if objective.view.model.device.type == "cpu" else 1
-        return ReplayedEvaluation(_mapped(objective), self._worth), few
-
-    def anew(self) -> Evaluator:
-        """Forget the counts of calls, keep the recordings, and return the evaluator itself."""
-        self._alone.forget_calls()
-        self._several[0].forget_calls()
-        for evaluator in self._in_precision.values():
-            evaluator.anew()
-        return self
+        if foldable(objective, partial(_alone, objective)):
+            return folded(objective), 1
+        return _mapped(objective), _FEW if objective.view.model.device.type == "cpu" else 1
 
 
 def _mapped(objective: Objective) -> Evaluation:
@@ -111,10 +89,10 @@ def _mapped(objective: Objective) -> Evaluation:
     return evaluate
 
 
-def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
-    """Value (1,) and gradient (1, unknowns) at one point, by tape."""
+def _alone(objective: Objective, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Value (1,) and gradient (1, unknowns) at one point (1, unknowns), by tape."""
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        point = point.detach().requires_grad_()
+        point = points[0].detach().requires_grad_()
         value = objective(point, taped=True)
         gradient: Tensor
         (gradient,) = torch.autograd.grad(value, point, materialize_grads=True, allow_unused=True)
@@ -173,7 +151,7 @@ class Blocks:
             return Minimum.joined(shared_out(tasks, workers, advance, patience=0))
         minima = []
         for part in parts:
-            minimum = self.descent(evaluate.anew(), part, advance=advance)
+            minimum = self.descent(evaluate, part, advance=advance)
             minima.append(minimum)  # a comprehension is one more call to the numbers
         return Minimum.joined(minima)
 
