@@ -7,8 +7,6 @@ environment says otherwise; folders are read with ``local_files_only`` either wa
 
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -23,10 +21,6 @@ from gradaudit.errors import UsageError
 MAX_BYTES = 16 << 20
 """Largest size of a settings file, in bytes."""
 
-_LEAST_NUMBER = 1 << 20
-"""Whole number that settings may hold whatever weights there are: lengths, tokens, bases."""
-_OF_NO_SIZE = re.compile("seed|prng|theta|token")
-"""Keys of numbers that nothing grows with."""
 _LEAST_WEIGHTS, _WITHOUT_WEIGHTS = 1 << 26, 1 << 28
 """Weights that a model may have however small those in its folder are, and where there are none."""
 _BLOCK = 512
@@ -79,41 +73,18 @@ def settings_of(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def expect_held(settings: Mapping[str, Any], path: Path, weights: Path | None) -> int:
-    """Returns how many weights a file of settings may ask for: as many as lie beside it.
+def most_weights(weights: Path | None) -> int:
+    """Returns how many weights a folder may ask for: as many as lie in it.
 
     Args:
-        settings: content of the file.
-        path: of the file.
-        weights: file beside it that holds weights, or names others that do; None without any.
-
-    Raises:
-        UsageError: a number in it is larger than anything that so many weights need.
+        weights: file that holds weights, or names others beside it that do; None without any.
     """
     shards = [] if weights is None else [weights]
     if weights is not None and weights.suffix == ".json":
         shards = [file for file in weights.parent.glob("*model*") if file.suffix != ".json"]
     sizes = [file.stat() for file in shards if file.is_file()]
     held = sum(min(size.st_size, _BLOCK * size.st_blocks or size.st_size) for size in sizes)
-    for key, number in _whole_numbers(settings):
-        if abs(number) > max(held, _LEAST_NUMBER) and not _OF_NO_SIZE.search(key):
-            raise UsageError(
-                f"{path}: {printable(key)}: {printable(str(number), 20)} is more than the weights "
-                "beside it have room for; is it damaged?"
-            )
     return max(held, _LEAST_WEIGHTS) if sizes else _WITHOUT_WEIGHTS
-
-
-def _whole_numbers(content: object) -> Iterator[tuple[str, int]]:
-    """Yields every whole number in the content of a JSON file, with its key."""
-    left = [("", content)]
-    while left:
-        key, part = left.pop()
-        if isinstance(part, int):
-            yield key, part
-        elif isinstance(part, dict | list):
-            pairs = part.items() if isinstance(part, dict) else enumerate(part)
-            left += [(f"{key}.{name}".strip("."), value) for name, value in pairs]
 
 
 def reason(error: BaseException) -> str:

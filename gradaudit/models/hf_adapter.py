@@ -13,8 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradaudit.core import contained
-from gradaudit.core.huggingface import expect_held, library, reason, settings_of
-from gradaudit.core.text import printable
+from gradaudit.core.huggingface import library, most_weights, reason, settings_of
 from gradaudit.errors import CheckpointError, UsageError, foreign
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.report import CheckpointRecord
@@ -24,11 +23,7 @@ _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _NAME = "default"
 _PREFIX = "base_model.model."
 _BASE = "below_the_adapter"
-_NAMING = ("_modules", "_pattern", "_parameters", "_to_save")
-"""Ends of the keys under which layers are named, by regular expressions too."""
-_PLAIN = re.compile(r"\^?(?:\.\*)?(?:[\w.-]|\\\.|\((?:\?:)?[\w.|-]+\))*\$?")
-"""Names of layers, or the ends of their names; of the expressions of PEFT only linear ones."""
-_BYTES_A_SECOND = 1 << 27
+_WEIGHTS_A_SECOND = 1 << 25
 """Weights below an adapter that it is put onto in a second at least."""
 _COPIES = 4
 """How many times its file's size an adapter takes at most: in single precision, drawn at first."""
@@ -52,28 +47,41 @@ def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.M
     folder = folder.expanduser()
     settings = settings_of(folder, CONFIG)
     path = folder / CONFIG
-    _expect_plain(settings, path)
+    if settings.get("megatron_config") is not None:
+        raise UsageError(
+            f"{path}: megatron_config: imports a module that the file names, which is never done; "
+            "take it out"
+        )
     _expect_same_base(model, settings, folder)
     files = [file for name in _WEIGHTS if (file := folder / name).is_file()]
-    expect_held(settings, path, files[0] if files else None)
     library("peft")
-    weights = sum(parameter.nbytes for parameter in model.parameters())
-    held = sum(file.stat().st_size for file in files)
+    before, held = _weights(model), sum(file.stat().st_size for file in files)
     try:
-        contained.read(
-            lambda: _injected(model, folder) is None,
-            seconds=weights / _BYTES_A_SECOND,
+        size = contained.read(
+            lambda: _weights(_injected(model, folder)) - before,
+            seconds=before / _WEIGHTS_A_SECOND,
             memory=_COPIES * held,
         )
+        if size > (most := most_weights(files[0] if files else None)):
+            raise CheckpointError(
+                f"{path}: asks for {size:,} weights, more than its folder can hold ({most:,}); is "
+                "it damaged?"
+            )
         with foreign():
             adapted = _injected(model, folder)
+    except CheckpointError:
+        raise
     except Exception as error:  # whatever the library makes of settings of another model
         raise CheckpointError(
-            f"{folder / CONFIG}: peft cannot put the adapter into this model ({reason(error)}); "
-            "name the model that it was trained on, and an adapter of layers such as LoRA"
+            f"{path}: peft cannot put the adapter into this model ({reason(error)}); name the "
+            "model that it was trained on, and an adapter of layers such as LoRA"
         ) from error
     vars(adapted)[_BASE] = base
     return adapted
+
+
+def _weights(model: nn.Module) -> int:
+    return sum(tensor.numel() for part in (model.parameters, model.buffers) for tensor in part())
 
 
 def _injected(model: nn.Module, folder: Path) -> nn.Module:
@@ -83,27 +91,6 @@ def _injected(model: nn.Module, folder: Path) -> nn.Module:
     config.inference_mode = False
     adapted: nn.Module = peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
     return adapted
-
-
-def _expect_plain(settings: Mapping[str, Any], path: Path) -> None:
-    """Raise an error for settings that are searched for without bound, or that import a module.
-
-    Raises:
-        UsageError: a key names layers by a regular expression, or names a module of Python.
-    """
-    if settings.get("megatron_config") is not None:
-        raise UsageError(
-            f"{path}: megatron_config: imports a module that the file names, which is never done; "
-            "take it out"
-        )
-    for key, value in settings.items():
-        names = [value] if isinstance(value, str) else value
-        for name in names if key.endswith(_NAMING) and isinstance(names, list | dict) else ():
-            if not _PLAIN.fullmatch(str(name)):
-                raise UsageError(
-                    f"{path}: {key}: {printable(str(name), 60)!r} is a pattern that may take any "
-                    "time to match; list the layers' names, or the ends of their names"
-                )
 
 
 def weights_in(folder: Path) -> Path:

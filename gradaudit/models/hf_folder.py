@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.core import contained
-from gradaudit.core.huggingface import expect_held, library, reason, settings_of
+from gradaudit.core.huggingface import library, most_weights, reason, settings_of
 from gradaudit.data.common.tokenizing import ReadingTask, TextModel
 from gradaudit.errors import GradauditError, UsageError, foreign
 from gradaudit.models import hf_adapter
@@ -86,7 +86,7 @@ def load_folder(
             f"{folder / CONFIG}: quantization_config: quantised weights have no gradients; name "
             "the folder of the model that they were made of"
         )
-    held = expect_held(settings, folder / CONFIG, weights_in(folder))
+    held = most_weights(weights_in(folder))
     kind = str(settings.get("model_type"))
     asked: Task = task or _task(folder, settings, kind)
     try:

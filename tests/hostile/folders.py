@@ -175,15 +175,15 @@ MODELS: dict[str, tuple[Files, str]] = {
         model(architectures=["\x1b[31m::error::"]),
         "names no model with a loss",
     ),
-    "ten million classes": (model(num_labels=10**7), "num_labels: 10000000 is more"),
+    "ten million classes": (model(num_labels=10**7), "config.json: "),
     "a million classes": (model(num_labels=10**6), "config.json: "),
     "classes that are no text": (model(id2label={"0": [1], "1": {}}), "config.json: "),
-    "a vocabulary of 10 ** 12": (model(vocab_size=10**12), "vocab_size: 10"),
+    "a vocabulary of 10 ** 12": (model(vocab_size=10**12), "asks for 4,000,000,000,316 weights"),
     "a width below zero": (model(n_embd=-4), "config.json: "),
     "a width of a million": (model(n_embd=1 << 20), "config.json: "),
-    "a billion layers": (model(n_layer=10**9), "n_layer: 10"),
+    "a billion layers": (model(n_layer=10**9), "config.json: "),
     "a million layers": (model(n_layer=10**6), "config.json: "),
-    "a number of 400 digits": (model(n_head=10**400), "n_head: 10"),
+    "a number of 400 digits": (model(n_head=10**400), "config.json: "),
     "no heads": (model(n_head=0), "config.json: "),
     "groups within groups": (
         model(
@@ -192,7 +192,7 @@ MODELS: dict[str, tuple[Files, str]] = {
             architectures=["AlbertForMaskedLM"],
             inner_group_num=10**7,
         ),
-        "inner_group_num: 10000000 is more",
+        "config.json: ",
     ),
     "a million groups": (
         model(
@@ -238,28 +238,28 @@ ADAPTERS: dict[str, tuple[Files, str]] = {
     ),
     "no kind": (adapter(peft_type="NONE"), "adapter_config.json: "),
     "a kind that is no text": (adapter(peft_type=[1]), "adapter_config.json: "),
-    "a rank of ten million": (adapter(r=10**7), "r: 10000000 is more"),
+    "a rank of ten million": (adapter(r=10**7), "adapter_config.json: "),
     "a rank of a million": (adapter(r=10**6), "does not fit the model"),
     "a rank below zero": (adapter(r=-3), "adapter_config.json: "),
     "a rank of a layer": (
         adapter(rank_pattern={"c_attn": 10**8}),
-        "rank_pattern.c_attn: 100000000 is more",
+        "this model (it takes more than",
     ),
     "a regular expression": (
         adapter(target_modules="(([a-z_.0-9]+)+)+X"),
-        "target_modules: '(([a-z_.0-9]+)+)+X' is a pattern",
+        "this model (it takes more than",
     ),
     "a regular expression of what is left out": (
         adapter(exclude_modules="(([a-z_.0-9]+)+)+X"),
-        "exclude_modules: ",
+        "this model (it takes more than",
     ),
     "a regular expression of layers": (
         adapter(layers_to_transform=[0], layers_pattern="(([a-z_.0-9]+)+)+X"),
-        "layers_pattern: ",
+        "this model (it takes more than",
     ),
     "a regular expression of ranks": (
         adapter(rank_pattern={"(([a-z_.0-9]+)+)+X": 2}),
-        "rank_pattern: ",
+        "this model (it takes more than",
     ),
     "a singular value decomposition without end": (
         adapter(init_lora_weights="pissa_niter_1000000000"),
@@ -279,7 +279,7 @@ ADAPTERS: dict[str, tuple[Files, str]] = {
     ),
     "Fourier of a billion": (
         adapter(peft_type="FOURIERFT", n_frequency=10**9),
-        "n_frequency: 1000000000 is more",
+        "adapter_config.json: ",
     ),
     "a prompt": (
         adapter(peft_type="PROMPT_TUNING", num_virtual_tokens=10**6),
