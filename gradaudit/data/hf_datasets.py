@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from gradaudit.core.files import read_file
 from gradaudit.data.common.arrays import as_inputs, scaled
 from gradaudit.data.common.checks import choose, quote
+from gradaudit.data.common.labelled_folder import inside
 from gradaudit.data.common.picture_files import Picture, PictureAdapter
 from gradaudit.data.common.roles import in_order, left_aside
 from gradaudit.data.common.table_columns import MAX_CLASSES, NOT_A_TABLE, Inputs, table_of
@@ -103,7 +104,7 @@ def open_folder(folder: Path, split: str | None) -> SavedDataset:
     files = _json(state).get("_data_files")
     entries = files if isinstance(files, list) else []
     listed = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
-    paths = [folder / name for name in _plain_names(listed, state)]
+    paths = [inside(folder, name, str(state)) for name in _plain_names(listed, state)]
     return SavedDataset(paths, _features(folder / _INFO), notes, str(folder))
 
 

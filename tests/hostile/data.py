@@ -27,7 +27,7 @@ Row = tuple[Content, str] | tuple[Content, str, str]
 USAGE = frozenset(
     {
         *("no column 'y'", "no column 'text'", "no column 'z'", "no key 'y'", "no key 'x'"),
-        *("no such folder", "gone.arrow", "length is at least 1"),
+        *("no such folder", "length is at least 1"),
     }
 )
 """Words of the refusals that end with the status of wrong usage."""
@@ -474,7 +474,11 @@ FOLDERS: dict[str, Row] = {
     "no files": (saved(files()), "names no files"),
     "a list for a state": (saved([1]), "is not what datasets writes"),
     "a deep state": (saved('{"a":' * 100_000), "is damaged"),
-    "a file that is not there": (saved(files("gone.arrow")), "gone.arrow"),
+    "a file that is not there": (saved(files("gone.arrow")), "No such file"),
+    "a link that leads out": (
+        lambda path: (saved(files("out"))(path), (path / "out").symlink_to("../table.csv")),
+        "is not inside",
+    ),
     "two files of other columns": (
         lambda path: (
             saved(files("data.arrow", "b.arrow"))(path),

@@ -74,7 +74,7 @@ class LabelledFolder(DescribedRecords):
                 )
         kinds = {
             kind.name: [
-                _inside(folder, f"{kind.name}/{f.name}", str(folder))
+                inside(folder, f"{kind.name}/{f.name}", str(folder))
                 for f in sorted(kind.iterdir())
                 if f.suffix.lower() in self.suffixes and not f.name.startswith(_FORK)
             ]
@@ -101,7 +101,7 @@ class LabelledFolder(DescribedRecords):
         labels = labels_of(table.column(self.label), self.task)
         table.names((*self.attribute, *filter(None, (self.user, self.member))))
         name = self._file_column(table)
-        files = [_inside(folder, cell.strip(), table.file) for cell in table.texts(name)]
+        files = [inside(folder, cell.strip(), table.file) for cell in table.texts(name)]
         records = self.described(table, self.inputs_in(files, str(folder)), labels, used=[name])
         return replace(records, notes=records.notes | _unread(folder, [*files, path]))
 
@@ -125,7 +125,7 @@ def _unread(folder: Path, files: Sequence[Path]) -> dict[str, JsonValue]:
     return {"unread": [*left[:_MOST_NAMED], *more]} if left else {}
 
 
-def _inside(folder: Path, name: str, origin: str) -> Path:
+def inside(folder: Path, name: str, origin: str) -> Path:
     """The regular file of that name, which must lie in the folder, links followed."""
     file = folder / name
     if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder)):

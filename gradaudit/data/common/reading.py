@@ -14,7 +14,7 @@ from gradaudit.errors import DataError
 
 _RATIO = 50
 """Bytes of memory for each of a file, which may be compressed."""
-_BYTES_A_SECOND = 4 << 20
+_BYTES_A_SECOND = 1 << 20
 _ANSWER = 256 << 20
 """Bytes of arrays that any file may unpack to."""
 
@@ -41,7 +41,9 @@ def read(reader: Callable[..., dict[str, Any]], *paths: Path, **options: Any) ->
         )
         return made
     except ContainedError as error:
-        raise DataError(f"{paths[0]}: cannot be read ({error}); is it damaged?") from error
+        raise DataError(
+            f"{paths[0]}: cannot be read ({error}); write it anew, or with fewer records"
+        ) from error
 
 
 def _read(

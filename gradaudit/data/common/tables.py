@@ -222,8 +222,8 @@ def _csv_cells(text: str, sep: str, origin: str) -> dict[str, Any]:
     expect_few_cells(len(frame), len(header), origin)
     if not len(frame):
         raise DataError(f"{origin}: there are no records after the header")
-    columns = [frame[name] for name in frame]
-    return {"names": _named(header), **_factorised(columns), "faults": {}}
+    cells = frame.to_numpy()
+    return {"names": _named(header), **_factorised(cells.T), "faults": {}}
 
 
 def _lines(text: str) -> io.StringIO:
