@@ -104,7 +104,7 @@ def is_sampled(subject: Subject, preset: Preset) -> bool:
 
 
 def in_order(audits: Iterable[PlannedAudit], asked: bool, judged: Judged) -> list[PlannedAudit]:
-    """Sort audits: those judged about a named attribute, other judged attacks, then the rest.
+    """Sort audits: the job's, those judged about a named attribute, judged attacks, the rest.
 
     Args:
         audits: in any order; within each group they go by ``priority``.
@@ -113,6 +113,8 @@ def in_order(audits: Iterable[PlannedAudit], asked: bool, judged: Judged) -> lis
     """
 
     def turn(each: PlannedAudit) -> tuple[int, int]:
+        if each.audit.brings_model:  # a job, which takes seconds
+            return -1, each.audit.priority
         metrics = [metric for metric in each.audit.metrics if judged(each.audit, metric)]
         if asked and any(metric.question == "attribute" for metric in metrics):
             return 0, each.audit.priority

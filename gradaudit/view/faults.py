@@ -61,8 +61,10 @@ def job_lines(report: Report) -> tuple[str, ...]:
     """List a job's chains, its epsilons, and what these stand on; nothing without a job."""
     epsilons = [*report.select("job.epsilon_client"), *report.select("job.epsilon_record")]
     remarks = (text for row in epsilons for text in texts_of(row.details.get("remarks")))
-    lines = [*map(_chain, report.select("job.chain")), *map(_epsilon, epsilons), *remarks]
-    return tuple(dict.fromkeys(lines))
+    chains = [row for row in report.select("job.chain") if row.status == "measured"]
+    if not chains:
+        return ()
+    return tuple(dict.fromkeys([*map(_chain, chains), *map(_epsilon, epsilons), *remarks]))
 
 
 def _chain(row: Measurement) -> str:

@@ -249,7 +249,7 @@ def _options(report: Report) -> Iterator[dict[str, JsonValue]]:
 
 def _defended(report: Report) -> str:
     defenses = texts_of(report.provenance.get("defenses"))
-    if not defenses and report.select("job.chain"):
+    if not defenses and any(row.status == "measured" for row in report.select("job.chain")):
         return "no defense: the job's chains are not applied here (init --from JOB describes them)"
     if not defenses:
         return "no defense"

@@ -91,17 +91,23 @@ class Proxy(Counting):
     proxy: ClassVar[bool] = True
 
 
+class OfJob(Proxy):
+    name: ClassVar[str] = "job"
+    priority: ClassVar[int] = 200
+    brings_model: ClassVar[bool] = True
+
+
 @pytest.mark.parametrize(
     ("asked", "order"),
     [
-        (True, ["of attribute", "attack", "unjudged", "proxy"]),
-        (False, ["attack", "of attribute", "unjudged", "proxy"]),
+        (True, ["job", "of attribute", "attack", "unjudged", "proxy"]),
+        (False, ["job", "attack", "of attribute", "unjudged", "proxy"]),
     ],
 )
-def test_what_the_policy_judges_of_a_named_attribute_comes_first_then_attacks(
+def test_a_job_and_what_is_judged_of_a_named_attribute_come_first_then_attacks(
     asked: bool, order: list[str]
 ) -> None:
-    kinds: tuple[type[Counting], ...] = (Proxy, Unjudged, Attack, OfAttribute)
+    kinds: tuple[type[Counting], ...] = (Proxy, Unjudged, Attack, OfAttribute, OfJob)
     chosen = [planned(subject(), presets(1.0, kind=kind), 60) for kind in kinds]
     ordered = in_order(chosen, asked, lambda audit, metric: audit.name != "unjudged")
     assert [each.audit.name for each in ordered] == order

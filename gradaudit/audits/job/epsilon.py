@@ -77,7 +77,7 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStre
         noise: the law that the user declares.
     """
     bare = _unprotected(probe)
-    measured = 0.0 if bare else 2 * _least_noise(probe) / max(probe.sensitivity, _NOTHING)
+    measured = 0.0 if bare else _multiplier(probe)
     strength = _by_law(chain, probe, noise, measured)
     return replace(strength, measured=measured, assumed=probe.numbers.assumed)
 
@@ -100,13 +100,10 @@ def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float)
         return NoiseStrength(known.sigma / known.clip, why, claim=known.claim)
     if noise != "gaussian":
         return NoiseStrength(None, f"{UNKNOWN}the law of the noise (--noise gaussian declares it)")
-    if not probe.steady:
-        return NoiseStrength(None, f"{UNKNOWN}no seed repeats the noise, so no distance is exact")
     if probe.halved:
         return NoiseStrength(None, f"{UNKNOWN}noise of half precision follows no Gaussian law")
-    return NoiseStrength(
-        measured, "an upper value at 97.5 %, as noise is measured; Gaussian as declared"
-    )
+    parts = "at 97.5 %, as noise is" if probe.steady else "at 95 %, as clip and noise are"
+    return NoiseStrength(measured, f"an upper value {parts} measured; Gaussian as declared")
 
 
 def _without(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStrength:
@@ -116,8 +113,13 @@ def _without(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStrengt
     rest = replace(probe, array_changes=kept, numbers=LeftNumbers())
     if reasons := _unprotected(rest) if rest.carrying else ["nothing else leaves"]:
         return NoiseStrength(None, f"{UNKNOWN}{reasons[0]}")
-    measured = 2 * _least_noise(rest) / max(rest.sensitivity, _NOTHING)
-    return _by_law(chain, rest, noise, measured)
+    return _by_law(chain, rest, noise, _multiplier(rest))
+
+
+def _multiplier(probe: Probe) -> float:
+    """Bound the noise over half the sensitivity from below; 0 without a clip."""
+    sensitivity = probe.largest.interval[1] if probe.clipped else math.inf
+    return 2 * _least_noise(probe) / max(sensitivity, _NOTHING)
 
 
 def strength_of_release(

@@ -35,8 +35,9 @@ _ALIKE = 1e-6
 """Relative spread of norms that rounding makes; noise on d numbers spreads them by √(1/2d)."""
 _SAME = 0.02
 """Relative distance below which two norms count as equal: rounding of float32 weights."""
-_PAIRS = 16
-"""Pairs of releases that a distance is estimated from, where no seed holds the noise fast."""
+_PAIRS, _MANY_PAIRS = 16, 128
+"""Pairs of releases that a distance is estimated from, where no seed holds the noise fast, and
+those of the longest update, which the sensitivity is estimated from."""
 _HEAVIER, _FOLLOWS = (3, 1000), 0.05
 """Factors of the received weights, with exact distances and estimated ones, and the share of the
 release, or of what is added to the weights, beyond which the release depends on them."""
@@ -186,7 +187,7 @@ def probe(chain: JobChain, seed: Seed) -> Probe:
     halved = _halved(layout, chain.sent(long.float()).arrays)
     return Probe(
         array_changes=looked,
-        spans=_spans(common, unit, draws),
+        spans=_spans(common, unit, draws, draws if steady else _looks(layout, _MANY_PAIRS)),
         alone={k: _span_alone(common, part, long, draws) for k, part in _parts(layout, long)},
         noise=tuple(noise),
         repeats=repeats,
@@ -302,9 +303,10 @@ def _span_alone(common: CommonNoise, part: Tensor, long: Tensor, draws: int) -> 
         return _span(common, torch.where(part == 0, long * _TINY, part), draws)
 
 
-def _spans(common: CommonNoise, unit: Tensor, draws: int) -> tuple[Distance, ...]:
+def _spans(common: CommonNoise, unit: Tensor, draws: int, last: int) -> tuple[Distance, ...]:
     """Measure distances for each of ``LENGTHS``, and for ``LONGER`` where they still grow."""
-    spans = [_span(common, unit * length, draws) for length in LENGTHS]
+    counts = [*[draws] * (len(LENGTHS) - 1), last]
+    spans = [_span(common, unit * x, count) for x, count in zip(LENGTHS, counts, strict=True)]
     for length in LONGER if spans[-1].exceeds(spans[-2], 1 + _SAME) else ():
         try:
             spans.append(_span(common, unit * length, draws))

@@ -8,6 +8,7 @@ import torch
 
 from gradaudit.audits.dp_audit.middleware.distance import Distance
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, Outgoing
+from gradaudit.audits.job.epsilon import _multiplier
 from gradaudit.audits.job.findings import faults_of
 from gradaudit.audits.job.loading.chains import Carry, JobChain
 from gradaudit.audits.job.probing import Probe, probe
@@ -107,6 +108,14 @@ def test_the_sensitivity_is_twice_the_clip_within_its_interval() -> None:
     low, high = done.largest.interval
     assert low < 2.0 < high < 4.0
     assert done.clipped
+
+
+@pytest.mark.slow
+def test_the_multiplier_is_bounded_from_below_as_often_as_it_says() -> None:
+    """95 % of 40 probes, less four deviations; true is the noise of .5 over a clip of 1."""
+    found = [_multiplier(probed(size=1000, seed=seed)[1]) for seed in range(40)]
+    assert sum(value <= 0.5 for value in found) >= 33
+    assert np.median(found) == pytest.approx(0.47, abs=0.03)
 
 
 def test_the_square_of_a_distance_has_no_bias_and_its_error_is_its_spread() -> None:
