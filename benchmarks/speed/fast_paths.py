@@ -103,7 +103,7 @@ def repeated(evaluate: Evaluation, points: Tensor, times: int = 10) -> Work:
 
 
 def alone_by(objective: Objective) -> Evaluation:
-    return lambda points: blocks._alone(objective, points[0])
+    return lambda points: blocks._alone(objective, points)
 
 
 def folding(restarts: int) -> Compared:

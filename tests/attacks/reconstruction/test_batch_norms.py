@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from gradaudit.attacks.reconstruction.matching.batch_norms import (
     batch_statistics,
     statistics_distance,
 )
-from gradaudit.attacks.reconstruction.matching.blocks import Evaluator
+from gradaudit.attacks.reconstruction.matching.blocks import Evaluator, _alone
 from gradaudit.attacks.reconstruction.matching.folded import foldable
 from gradaudit.attacks.reconstruction.matching.objectives import Objective
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
@@ -88,7 +89,7 @@ def test_several_candidates_have_the_objective_of_each_alone() -> None:
     seen = view_of(normed())
     objective = Objective(seen, Targets.of(seen, seen.labels), "cosine", batchnorm=0.3)
     bare = replace(objective, batchnorm=0.0)
-    assert foldable(objective, Evaluator(objective)._alone.evaluate)
+    assert foldable(objective, partial(_alone, objective))
     points = torch.rand(4, objective.unknowns, dtype=torch.float64)
     values, _ = Evaluator(objective)(points)
     for point, value in zip(points, values, strict=True):

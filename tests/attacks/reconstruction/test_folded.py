@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def objective_of(model: nn.Module, shape: tuple[int, ...], labels: list[int]) ->
 
 
 def alone(objective: Objective, points: Tensor) -> tuple[Tensor, ...]:
-    pairs = [_alone(objective, point) for point in points]
+    pairs = [_alone(objective, point[None]) for point in points]
     return tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
 
 
@@ -131,7 +132,7 @@ def test_folded_candidates_have_what_each_has_alone(
     objective = replace(objective_of(build(), shape, [2, 0][:size]), distance=distance)
     objective = replace(objective, tv=0.1 if shape == PICTURE else 0.0)
     points = objective.trial_points(3)
-    assert foldable(objective, lambda points: _alone(objective, points[0]))
+    assert foldable(objective, partial(_alone, objective))
     found = folded(objective)(points)
     torch.testing.assert_close(found, alone(objective, points), rtol=1e-9, atol=1e-12)
 
@@ -181,7 +182,7 @@ def test_what_cannot_be_folded_is_found_out() -> None:
         view(mlp(), records(6, labels=[1]), sharing=trained),
     ):
         objective = Objective(seen, Targets.of(seen, None))
-        assert not foldable(objective, lambda points, of=objective: _alone(of, points[0]))
+        assert not foldable(objective, partial(_alone, objective))
         points = objective.trial_points(3)
         torch.testing.assert_close(Evaluator(objective)(points), alone(objective, points))
 

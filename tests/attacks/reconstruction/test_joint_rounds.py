@@ -1,6 +1,7 @@
 """Attacks on the updates that the same records make in several rounds."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from gradaudit.attacks.layerwise.fully_connected import SingleLayer
 from gradaudit.attacks.reconstruction.base import AttackerView, Execution
 from gradaudit.attacks.reconstruction.closed_form import ClosedForm
 from gradaudit.attacks.reconstruction.gradient_matching import InvertingGradients
-from gradaudit.attacks.reconstruction.matching.blocks import Evaluator
+from gradaudit.attacks.reconstruction.matching.blocks import Evaluator, _alone
 from gradaudit.attacks.reconstruction.matching.folded import foldable
 from gradaudit.attacks.reconstruction.matching.objectives import Distance, Objective
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets, infer_counts, infer_label
@@ -77,7 +78,7 @@ def test_candidates_of_several_rounds_are_folded_as_each_alone() -> None:
     seen = joint(cnn(), other_weights(cnn(), 1))
     objective = Objective(seen, Targets.of(seen, seen.labels), "cosine", tv=0.1)
     evaluate = Evaluator(objective)
-    assert foldable(objective, evaluate._alone.evaluate)
+    assert foldable(objective, partial(_alone, objective))
     points = torch.rand(4, objective.unknowns, dtype=torch.float64)
     values, gradients = evaluate(points)
     for point, value, gradient in zip(points, values, gradients, strict=True):
