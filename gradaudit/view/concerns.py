@@ -15,6 +15,7 @@ from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import WHAT_IS_PRIVATE, Place, batch_size, filled_in, secret_of
 
+_DEFENSE = "(--defense)"
 _ACCEPTED = {"ignored": " (accepted by the policy)", "known": " (known from the baseline)"}
 
 
@@ -133,6 +134,11 @@ def evidence_of(
     text = f"{known.noun if known and known.noun else finding.metric} {estimate(row)}"
     share = share_of(finding, row)
     text += f"{_played(row)}{where}{f', {share}' if share else ''}"
+    if undefended(row):
+        text += ", measured without the defense"
+    tried = row.details.get("permutations")
+    if isinstance(tried, int) and row.number == 1 / (tried + 1):
+        text += f", the least that {tried:,} permutations can give"
     if finding.ends is not None:
         low, high = map(number, finding.ends)
         text += f", corrected to [{low}, {high}]"
@@ -261,7 +267,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         limit=_allowed(first),
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if shown else "",
-        helps=_helps(first, place, known),
+        helps=_helps(first, place, known, undefended=measured is not None and undefended(measured)),
         settles=_remedy(first, measured, facts.records) if measured else "",
         doubts=measured.doubts if measured else (),
     )
@@ -302,13 +308,20 @@ def _reason(findings: Sequence[Finding]) -> str:
     return "" if first.rule == 0 else f"{first.message}{more}"
 
 
-def _helps(finding: Finding, place: Place, known: Metric | None) -> str:
+def undefended(row: Measurement) -> bool:
+    """Whether a row is measured without the defense that the report has."""
+    return isinstance(row.details.get("defenses"), str)
+
+
+def _helps(finding: Finding, place: Place, known: Metric | None, *, undefended: bool) -> str:
     """Names what would bring a value within its limit, or options of a stronger adversary."""
     if finding.outcome not in BEYOND:
         return known.stronger if known and finding.outcome == "unclear" else ""
     some = place.layers and not place.every and not place.whole
     hidden = f"hiding {place} (--hide)" if some else ""
-    return ", or ".join(filter(None, (hidden, known.helps if known else "")))
+    helps = known.helps.split(", or ") if known and known.helps else []
+    remedies = [each for each in helps if not (undefended and _DEFENSE in each)]
+    return ", or ".join(filter(None, (hidden, *remedies)))
 
 
 def _remedy(finding: Finding, row: Measurement, records: int | None) -> str:

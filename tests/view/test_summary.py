@@ -145,3 +145,26 @@ def test_every_format_has_the_reason_and_the_day_of_an_exception(suffix: str) ->
     text = " ".join(text.replace("\\", "").split())
     assert "ignored until 2999-01-31: stays inside" in text
     assert "no longer ignored since 2020-01-31: was inside" in text
+
+
+@pytest.mark.usefixtures("two_audits")
+@pytest.mark.parametrize("defended", [True, False])
+def test_what_is_measured_without_the_defense_says_so_and_is_not_remedied_by_one(
+    defended: bool,
+) -> None:
+    details = {} if defended else {"defenses": "none applied: these are single records"}
+    found = row("leak.bits", "conv1", 3.0, interval=(2.5, 3.5), details=details)
+    (concern, *_) = view(make_report(found)).concerns
+    assert ("measured without the defense" in concern.evidence) is not defended
+    assert concern.helps == "hiding conv1 (--hide)" + (", or noise (--defense)" if defended else "")
+
+
+@pytest.mark.parametrize(("value", "least"), [(1 / 101, True), (2 / 101, False)])
+def test_the_least_p_value_names_its_permutations(value: float, least: bool) -> None:
+    found = row("subspace.p_value", "fc1", value, details={"permutations": 100})
+    (concern, *_) = view(make_report(found), NO_LUCK).concerns
+    words = f"permutation p {value:.5f}, the least that 100 permutations can give"
+    assert concern.evidence.startswith(words) is least
+
+
+NO_LUCK = Policy.model_validate({"rules": [{"metric": "subspace.p_value", "min": 0.05}]})

@@ -60,7 +60,7 @@ class AttackLabels(Audit[LabelsOptions]):
             asks="Are labels recovered?",
             noun="share of labels missed",
             cleared="not recovered",
-            helps="larger batches, or noise (--defense)",
+            helps="larger batches (--deployment), or noise (--defense)",
             stronger="the audit's --method and --restarts",
         ),
         Metric(

@@ -46,7 +46,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             asks="Are records reconstructed?",
             noun="relative error",
             cleared="not reconstructed",
-            helps="larger batches, or noise (--defense)",
+            helps="larger batches (--deployment), or noise (--defense)",
         ),
         _riskier_lower(id="mse", title="Mean squared error"),
         _riskier_higher(

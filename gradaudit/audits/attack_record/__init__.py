@@ -9,7 +9,7 @@ from gradaudit.audits.base import Audit, Metric
 from gradaudit.audits.sharing_options import SharingOptions
 
 _STRONGER = "the audit's --shadow, --updates and --reduce none"
-_HELPS = "larger batches, sums of more clients (--others), or noise (--defense)"
+_HELPS = "larger batches (--deployment), sums of more clients (--others), or noise (--defense)"
 
 
 class RecordOptions(SharingOptions):

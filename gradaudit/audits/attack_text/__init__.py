@@ -84,7 +84,7 @@ class AttackText(Audit[TextOptions]):
             asks="Are tokens recovered?",
             noun="share of tokens",
             cleared="not recovered",
-            helps="larger batches, or noise (--defense)",
+            helps="larger batches (--deployment), or noise (--defense)",
         ),
         _of_model(
             id="sequences_recovered",
@@ -98,7 +98,7 @@ class AttackText(Audit[TextOptions]):
             asks="Are texts recovered word for word?",
             noun="share of texts",
             cleared="not recovered",
-            helps="larger batches, or noise (--defense)",
+            helps="larger batches (--deployment), or noise (--defense)",
         ),
         Metric(
             id="lora_predicted",
@@ -120,7 +120,7 @@ class AttackText(Audit[TextOptions]):
             asks="Is the presence of a text inferred?",
             noun="AUROC",
             cleared="not distinguished",
-            helps="larger batches, or noise (--defense)",
+            helps="larger batches (--deployment), or noise (--defense)",
         ),
         Metric(
             id="text_p_value",

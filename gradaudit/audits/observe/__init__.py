@@ -7,7 +7,7 @@ from pydantic import Field
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 
 _of_model = partial(Metric, per_layer=False)
-_HELPS = "larger batches, secure aggregation, or noise (--defense)"
+_HELPS = "larger batches (--deployment), secure aggregation, or noise (--defense)"
 _ANY = 1e-15
 """Less than the share that one element has of any model."""
 

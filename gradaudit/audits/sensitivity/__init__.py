@@ -188,7 +188,7 @@ def _over_records(reading: JacobianNorm, metric: str, quantile: Quantile) -> Met
         asks=f"Do gradients {reaction.follows} {quantile.records}?",
         noun="sensitivity",
         why=f"for {quantile.records}, {reaction.why}",
-        helps="larger batches, or noise (--defense)",
+        helps="larger batches (--deployment), or noise (--defense)",
     )
 
 
