@@ -1,4 +1,4 @@
-"""Explanations of audits, metrics, other parts, faults of jobs and errors."""
+"""Explanations of audits, metrics, other parts, faults of jobs, errors and words of reports."""
 
 import inspect
 import re
@@ -57,7 +57,8 @@ class Explanation:
 
 def names() -> list[str]:
     """Return all names that can be explained: audits, metrics, other parts, faults, errors."""
-    return list(dict.fromkeys([*audits(), *_measuring(), *_parts(), *_faults(), *_errors()]))
+    others = [*_parts(), *_faults(), *_errors(), *_glossary()]
+    return list(dict.fromkeys([*audits(), *_measuring(), *others]))
 
 
 def explain(name: str) -> Explanation:
@@ -65,6 +66,8 @@ def explain(name: str) -> Explanation:
 
     Metrics are named as in policies, parts as by ``list``, faults as in the rows of ``job``.
     Where parts of several kinds have the name, the kind before it decides: ``mechanisms dp``.
+
+    Words of reports (AUROC, OPEN, verdict) are found last, in any case.
 
     Raises:
         UsageError: there is none.
@@ -81,9 +84,12 @@ def explain(name: str) -> Explanation:
         return _of_part(kind, name.rpartition(" ")[2])
     if fault := _faults().get(name):
         return _of_fault(name, fault)
+    if word := _glossary().get(name.casefold()):
+        return word
+    every = [*known, *others, *_faults(), *_errors(), *_glossary()]
     raise UsageError(
         f"explain {name}: no audit, metric, part, fault or error of this name"
-        f"{suggest(name, [*known, *others, *_faults(), *_errors()])}; `gradaudit list` has them"
+        f"{suggest(name, every)}; `gradaudit list` has them"
     )
 
 
@@ -102,6 +108,17 @@ def _errors() -> dict[str, type[GradauditError]]:
         name: kind
         for name, kind in vars(errors).items()
         if inspect.isclass(kind) and issubclass(kind, GradauditError)
+    }
+
+
+@cache
+def _glossary() -> Mapping[str, Explanation]:
+    """Return the words of reports by each of their spellings, in lower case."""
+    table = yaml.safe_load((Path(__file__).parent / "glossary.yaml").read_text(encoding="utf-8"))
+    return {
+        spelling.casefold(): Explanation(f"{term} (word of reports)", entry["says"], ())
+        for term, entry in table.items()
+        for spelling in (term, *entry.get("also", ()))
     }
 
 

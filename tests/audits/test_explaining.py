@@ -108,3 +108,24 @@ def test_every_fault_of_a_job_has_its_meaning_and_repair() -> None:
         f"{FAULTS['numbers-in-clear']['repair'].capitalize()}."
     ]
     assert len(FAULTS) > 20
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "AUROC",
+        "OPEN",
+        "HIGH",
+        "UNDECIDED",
+        "verdict",
+        "interval",
+        "V-information",
+        "reconstruction",
+        "property",
+    ],
+)
+def test_words_of_reports_are_explained_in_any_case(word: str) -> None:
+    done = run("explain", word)
+    assert (done.status, done.err) == (0, "")
+    assert len(done.out.split()) <= 70
+    assert run("explain", word.lower()).out == done.out

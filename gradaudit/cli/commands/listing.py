@@ -139,8 +139,8 @@ def explain(
     name: Annotated[
         list[str],
         typer.Argument(
-            help="Name of an audit, a metric, a part that `gradaudit list` lists or an error, as "
-            "in `attack property`, vinfo.auroc, prune or CheckpointError.",
+            help="Name of an audit, a metric, a part that `gradaudit list` lists, an error or a "
+            "word of reports, as in `attack property`, vinfo.auroc, prune or OPEN.",
             autocompletion=completer("explained"),
         ),
     ],
