@@ -298,13 +298,11 @@ def test_a_column_of_names_is_refused_with_the_remedy(csv_file: Write) -> None:
     assert load_records(f"csv:{path}?label=y&drop=name").inputs.shape == (200, 1)
 
 
-def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        load_records(f"csv:{tmp_path / 'none.csv'}?label=y")
-    with pytest.raises(UsageError, match="Is a directory"):
-        load_records(f"csv:{tmp_path}?label=y")
-    with pytest.raises(UsageError, match=r"write csv:FILE\?label=COL"):
-        load_records("csv?label=y")
+@pytest.mark.parametrize("option", ["sep=tab", "decimal=,"])
+def test_options_of_csv_are_refused_for_json_lines(tmp_path: Path, option: str) -> None:
+    (tmp_path / "t.jsonl").write_text('{"a": 1, "y": 0}\n{"a": 2, "y": 1}\n')
+    with pytest.raises(UsageError, match="is no CSV file; leave out sep= and decimal="):
+        load_records(f"csv:{tmp_path / 't.jsonl'}?label=y&{option}")
 
 
 def test_an_encoding_that_would_not_fit_is_refused(

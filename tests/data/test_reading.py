@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from gradaudit.data import load_records
 from gradaudit.data.common.reading import read
-from gradaudit.errors import DataError, UsageError
+from gradaudit.errors import DataError, GradauditError, UsageError
 
 
 @pytest.fixture
@@ -65,3 +67,42 @@ def test_files_are_looked_at_before_a_reader_gets_them(tmp_path: Path) -> None:
     for path, words in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
         with pytest.raises(UsageError, match=words):
             read(returning, path, times=1)
+
+
+def table(path: Path) -> str:
+    rows = [(k, 1.5 * k, "xyz"[k % 3], k % 2) for k in range(40)]
+    columns = dict(zip(("a", "b", "c", "y"), zip(*rows, strict=True), strict=True))
+    if path.suffix == ".npz":
+        np.savez(path, x=np.array(rows)[:, :2].astype(float), y=columns["y"])
+        return f"npz:{path}?inputs=x&label=y"
+    frame = pd.DataFrame(columns)
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_feather(path)
+    return f"csv:{path}?label=y"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "npz"])
+def test_no_damage_ends_in_another_error(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"t.{suffix}"
+    spec = table(path)
+    whole = path.read_bytes()
+    assert len(load_records(spec)) == 40
+    draws = np.random.default_rng(0)
+    refused = 0
+    for _ in range(30):
+        content = bytearray(whole)
+        for place in draws.integers(0, len(content), draws.integers(1, 4)):
+            content[place] = draws.integers(256)
+        path.write_bytes(
+            content[: draws.integers(1, len(content))] if draws.random() < 0.3 else content
+        )
+        try:
+            load_records(spec)
+        except GradauditError as error:
+            refused += 1
+            assert path.name in str(error)  # noqa: PT017 - either outcome is right
+            assert str(error).isprintable()  # noqa: PT017
+    assert refused > 5

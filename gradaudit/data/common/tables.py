@@ -128,14 +128,16 @@ def read_table(
         array: column of numbers, or of lists of numbers of one length, to return as an array.
 
     Raises:
-        UsageError: a file is missing or cannot be read, nobody knows the encoding, or the library
-            is not installed.
+        UsageError: a file is missing or cannot be read, nobody knows the encoding, the library is
+            not installed, or an option is for other files.
         DataError: it is no such file, is damaged, or holds no records.
     """
     origin = origin or str(paths[0])
     table = read(table_cells, *paths, origin=origin, sep=sep, encoding=encoding, array=array)
     cells = zip(table["names"], zip(table["codes"], table["texts"], strict=True), strict=True)
     notes: dict[str, JsonValue] = {}
+    if not table.get("separator") and (sep or decimal != "."):
+        raise UsageError(f"{origin}: is no CSV file; leave out sep= and decimal=")
     if table.get("separator"):
         notes = {"separator": _CALLED[table["separator"]], "encoding": encoding}
         notes |= {"decimal": _CALLED[","]} if decimal != "." else {}
