@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.observing import ThreatModel
     from gradaudit.data.records import Records
 
+NO_PROOF = "behind noise rows are named, and none is proved"
+
 
 @dataclass(frozen=True)
 class TableAnswer:

@@ -15,7 +15,13 @@ from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, example_
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.audits.attack_reconstruct.measure import attacked_together
 from gradaudit.audits.attack_table import AttackTable, TableOptions
-from gradaudit.audits.attack_table.base import TableAnswer, TableAttack, TableSetting, guessed
+from gradaudit.audits.attack_table.base import (
+    NO_PROOF,
+    TableAnswer,
+    TableAttack,
+    TableSetting,
+    guessed,
+)
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.table_scores import (
     TableScores,
@@ -215,12 +221,16 @@ class _Attack:
         refused = [outcome.reason for outcome in outcomes if outcome.answer is None]
         rows = rows.of({}, {**self.campaign.facts, **_facts(answers, refused)})
         scores = [outcome.scores for outcome in outcomes if outcome.scores is not None]
+        noisy = any(answer.facts.get("noisy") for answer in answers)
+        if noisy:
+            yield from rows.skipped(NO_PROOF, ["rows_certified"])
         if not scores:  # a proof needs no truth
             proved = torch.cat([answer.certified for answer in answers]).double()
-            yield rows.measured("rows_certified", float(proved.mean()), n=len(proved))
+            if not noisy:
+                yield rows.measured("rows_certified", float(proved.mean()), n=len(proved))
             yield from rows.skipped(NO_TRUTH, [m for m in METRICS if m != "rows_certified"])
             return
-        for metric in SHARES:
+        for metric in SHARES[: 2 if noisy else 3]:
             yield _measured(rows, metric, [s.counted(metric) for s in scores], {})
         guesses = list(map(self._guess, self.campaign.drawn))
         others = [outcome.other for outcome in outcomes if outcome.other is not None]

@@ -44,8 +44,8 @@ class AttackText(Audit[TextOptions]):
     Tokens are read off the rows of the embedding that moved. The gradient Σ_t δ_t a_tᵀ of a linear
     map has its rows in the span of what came in, so a token at a position is possible where what it
     would bring in lies in the span of the first maps; a text of a causal model is grown token by
-    token where each lies in the spans behind the first block (Petrov et al. 2024, DAGER, sections 4
-    and 5); of a bidirectional model tokens are named, and no texts. What noise leaves
+    token where each lies in the spans behind the first block, one of a bidirectional model found by
+    exchanging tokens until all do (Petrov et al. 2024, DAGER, sections 4 and 5). What noise leaves
     of a span is found from its singular values, never by a fixed tolerance. The last token of a
     text of a next-token loss stands in the head's rows alone. Where no span is whole, its strongest
     directions and the model's own predictions rank texts of the tokens that rows of the embedding

@@ -223,9 +223,26 @@ class TextView:
     @cached_property
     def table(self) -> str | None:
         """The embedding in which tokens are looked up."""
-        capture, ids = self._run
-        looked_up = capture.looked_up.items()
-        return next((name for name, read in looked_up if torch.equal(read, ids)), None)
+        ids = self._run[1]
+        return self._reading(lambda read: torch.equal(read, ids))
+
+    @cached_property
+    def places(self) -> str | None:
+        """The embedding in which positions are looked up."""
+        return self._reading(self._are_places)
+
+    @cached_property
+    def first_place(self) -> int:
+        """The embedding row of the first position."""
+        return 0 if self.places is None else int(self._run[0].looked_up[self.places].min())
+
+    def _reading(self, wanted: Callable[[Tensor], bool]) -> str | None:
+        looked_up = self._run[0].looked_up.items()
+        return next((name for name, read in looked_up if wanted(read)), None)
+
+    def _are_places(self, read: Tensor) -> bool:
+        row = read.reshape(-1, read.shape[-1])[0]
+        return len(row) == self.length and bool((row.diff() == 1).all()) and int(row[0]) < 8
 
     @cached_property
     def head(self) -> str | None:

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from gradaudit.attacks.reading import ReadingUnit, ReadingValue
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.audits.attack_table.base import TableSetting
+from gradaudit.audits.attack_table.base import NO_PROOF, TableSetting
 from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.row_space import RowSpaceAttack
 from gradaudit.core.randomness import rng, torch_rng
@@ -74,6 +74,9 @@ def _certified(update: NamedUpdate, subject: Subject, _share: float) -> Iterator
         answer = RowSpaceAttack().run(view, TableSetting(columns, subject.seed), Silent())
     except NotApplicable as error:
         yield ReadingValue(METRIC, None, None, str(error))
+        return
+    if answer.facts.get("noisy"):
+        yield ReadingValue(METRIC, None, None, NO_PROOF)
         return
     tried, false = (int(str(answer.facts.get(k, 0))) for k in ("decoys", "decoys_certified"))
     details: dict[str, JsonValue] = {

@@ -259,3 +259,15 @@ def test_cells_are_optimised_where_no_row_is_named_behind_noise(
     assert (cells.details["method"], cells.details["refused"]) == ("tableak", {})
     assert rows["rows_certified", ""].value == 0
     assert float(str(cells.value)) > float(str(rows["cell_accuracy", "most frequent values"].value))
+
+
+@pytest.mark.slow
+def test_behind_noise_no_share_of_proved_rows_is_reported() -> None:
+    subject = subject_of(table(), chain(17, 40, 40, 2))
+    noisy = replace(subject, defenses=(parse_defense("dp:clip=100,sigma=1e-5"),))
+    how = {"batch_size": 4, "batches": 1, "method": ("row-space",)}
+    rows = _by_metric(
+        list(AttackTable(AttackTable.Options.model_validate(how)).run(noisy, Silent()))
+    )
+    assert rows["row_accuracy", ""].value == 1
+    assert rows["rows_certified", ""].reason == "behind noise rows are named, and none is proved"

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import gradaudit
+from gradaudit.audits.attack_table.base import NO_PROOF
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.audits.observe.certified import certified_rows
 from gradaudit.observer import Observer
@@ -36,12 +37,13 @@ def test_a_gradient_proves_its_rows_and_noise_proves_none() -> None:
     subject, update = subject_of(table(), model), gradient(model)
     draws = torch.Generator().manual_seed(0)
     noise = {name: torch.randn(part.shape, generator=draws) for name, part in update.items()}
-    for arrays, share in ((update, 1.0), (noise, 0.0)):
-        found = named_update(None, arrays, kind="gradient", records=COUNT)
-        (value,) = certified_rows(found, subject).look(1.0)
-        assert value.value == share
-        assert value.details["rows"] == share * COUNT
-        assert value.details["decoys_certified"] == 0
+    found = named_update(None, update, kind="gradient", records=COUNT)
+    (value,) = certified_rows(found, subject).look(1.0)
+    assert value.value == 1
+    assert (value.details["rows"], value.details["decoys_certified"]) == (COUNT, 0)
+    found = named_update(None, noise, kind="gradient", records=COUNT)
+    (value,) = certified_rows(found, subject).look(1.0)
+    assert (value.value, value.reason) == (None, NO_PROOF)
 
 
 def test_where_no_row_can_be_proved_the_reading_says_why() -> None:

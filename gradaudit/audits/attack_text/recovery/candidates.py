@@ -248,3 +248,24 @@ def _costs(view: TextView, structure: Structure, tokens: Tensor) -> Tensor:
     positions = view.length if structure.positional else 1
     texts = tokens.to(view.model.device)[:, None].expand(-1, positions)
     return torch.cat([structure.first.cost(block) for block in torch.split(texts, _CHUNK)]).cpu()
+
+
+def likely_first(view: TextView, candidates: TokenCandidates) -> TokenCandidates:
+    """Rank the candidates at each position by their costs; unchanged without the tables.
+
+    Args:
+        view: whose tables of tokens and positions are shared, and the token table is not the head.
+        candidates: whose costs say no more than what may stand where.
+    """
+    tables = view.table, view.places
+    if any(name is None or name not in view.update for name in tables) or view.table == view.head:
+        return candidates
+    rows, places = (view.update[str(name)] for name in tables)
+    tokens = rows[candidates.tokens.to(rows.device)].double()
+    if len(tokens) > tokens.shape[1]:
+        return candidates
+    start = view.first_place
+    sums = places[start : start + view.length].double()
+    shares: Tensor = (sums @ torch.linalg.pinv(tokens, rtol=_ROUNDING)).T.cpu()
+    costs = torch.where(candidates.costs.isfinite(), -shares, torch.inf)
+    return replace(candidates, costs=costs)

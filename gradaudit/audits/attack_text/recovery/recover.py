@@ -19,9 +19,15 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.audits.attack_text.linear_maps import Structure
-from gradaudit.audits.attack_text.recovery.candidates import TokenCandidates, candidates
+from gradaudit.audits.attack_text.recovery.candidates import (
+    TokenCandidates,
+    candidates,
+    likely_first,
+)
 from gradaudit.audits.attack_text.recovery.decoder import Continuations, search_prefixes
+from gradaudit.audits.attack_text.recovery.encoder import ROUNDS, TextSearch
 from gradaudit.audits.attack_text.view import TextView
+from gradaudit.core.randomness import torch_rng
 from gradaudit.progress import Progress
 
 _SHOWN = 0.5
@@ -124,12 +130,17 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
     facts["read"] = len(found.read)
     whole = any(place.whole for place in structure.mixed)
     growing = bool(structure.mixed) and structure.causal and (whole or bool(found.read))
-    with progress.task("attack text", view.length if growing else 1) as advance:
+    with progress.task("attack text", view.length if growing else ROUNDS) as advance:
         if growing:
             continuations = Continuations.at(view, structure.deciding)
             decoded = search_prefixes(continuations, found, seed=seed, advance=advance)
             texts = [text.tokens for text in decoded[: view.sequences]]
             facts["search"] = "prefixes grown token by token"
+        elif len(structure.mixed) > 1 and found.certain:
+            generator = torch_rng(seed, "text", "search")
+            search = TextSearch(view, structure, likely_first(view, found), generator)
+            texts = [text.tokens for text in search.texts(advance)]
+            facts["search"] = "whole texts by exchanging tokens"
         else:
             texts = _by_position(view, structure, found)
             facts["search"] = "single positions: nothing joins them to texts"
