@@ -153,7 +153,7 @@ def arguments(
             raise UsageError(f"{spec.text}: {unknown}; {takes}")
     required = [key for key, parameter in allowed.items() if parameter.default is parameter.empty]
     wanted = dict.fromkeys([*required, *(key for key, _ in spec.pairs)])
-    return {key: _argument(spec, key, allowed.get(key)) for key in wanted}
+    return {key: _argument(spec, key, allowed) for key in wanted}
 
 
 def configured(options: type[M], where: str, values: Mapping[str, object]) -> M:
@@ -238,8 +238,9 @@ def _parameters(
     return by_name, inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _argument(spec: Spec, key: str, parameter: inspect.Parameter | None) -> Any:
+def _argument(spec: Spec, key: str, allowed: Mapping[str, inspect.Parameter]) -> Any:
     kind: Any = None
+    parameter = allowed.get(key)
     if parameter is not None and parameter.annotation is not parameter.empty:
         kind = parameter.annotation
     elif parameter is not None and isinstance(parameter.default, bool | int | float):
@@ -250,7 +251,9 @@ def _argument(spec: Spec, key: str, parameter: inspect.Parameter | None) -> Any:
     try:
         return _convert(text, kind)
     except ValueError as error:
-        raise UsageError(f"{spec.text}: option {key}={text!r} is not {error}") from error
+        singular = key.removesuffix("s")
+        meant = f" (did you mean {singular}={text}?)" if singular in {*allowed} - {key} else ""
+        raise UsageError(f"{spec.text}: option {key}={text!r} is not {error}{meant}") from error
 
 
 def _convert(text: str, kind: Any) -> Any:

@@ -11,7 +11,7 @@ from gradaudit.core.text import number
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import BEYOND, LEVELS, Level, Risk, level_of, risks_of
 from gradaudit.judging.verdict import ANSWERED
-from gradaudit.measurement import number_of
+from gradaudit.measurement import number_of, numbers_of
 from gradaudit.report import Finding, Key, Measurement, Report
 from gradaudit.view.cells import TOPICS, Cell, LayerLine, MetricColumn, permuted
 from gradaudit.view.facts import secret_of
@@ -55,6 +55,8 @@ def _array_line(row: Measurement) -> ArrayLine:
     kind, says = (str(row.details.get(key, "")) for key in ("kind", "says"))
     sizes = (number_of(row.details.get(key)) for key in ("norm_before", "norm_after", "noise"))
     before, after, noise = ("" if size is None else number(size) for size in sizes)
+    if ends := numbers_of(row.details.get("norm_after_interval")):
+        after = f"≤ {number(ends[1])}"
     return ArrayLine(str(row.variant["key"]), kind, before, after, noise, says, row.value == 1)
 
 

@@ -108,6 +108,13 @@ def test_arguments_take_the_types_of_the_parameters(query: str, expected: dict[s
     assert [type(value) for value in converted.values()][1:] == [type(v) for v in expected.values()]
 
 
+def test_a_plural_whose_value_is_refused_names_the_singular() -> None:
+    def adapter(label: str, labels: Literal["given", "none"] = "given") -> None: ...
+
+    with pytest.raises(UsageError, match=r"is not one of given, none \(did you mean label=sex\?\)"):
+        arguments(parse_spec("f?label=a&labels=sex"), adapter)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -225,8 +225,12 @@ def left_numbers(chain: JobChain, updates: Sequence[Tensor], seed: Seed) -> Left
         updates: results to compare, (elements,) each; none for a result without arrays.
         seed: of the chain's randomness.
     """
-    arrays = [chain.layout.payload(update.float(), chain.form).arrays for update in updates]
-    given = Outgoing(arrays[0] if arrays else {}, chain.form, chain.numbers)
+
+    def result(update: Tensor) -> Outgoing:
+        arrays = chain.layout.payload(update.float(), chain.form).arrays
+        return Outgoing(arrays, chain.form, chain.numbers)
+
+    given = result(updates[0]) if updates else Outgoing({}, chain.form, chain.numbers)
 
     def left(given: Outgoing, *key: int | str) -> dict[str, Hashable]:
         with reproducible(sequence(seed, "numbers", *key), torch.device("cpu")):
@@ -245,16 +249,17 @@ def left_numbers(chain: JobChain, updates: Sequence[Tensor], seed: Seed) -> Left
     first = left(given)
     noisy = varying([given]) | varying([given], 1)
     seen = {name for name in chain.declared if name not in chain.constants}
-    follows = varying([replace(given, arrays=each) for each in arrays[1:]])
+    follows = varying(map(result, updates[1:]))
     follows |= varying(multiplied(seen, factor) for factor in _FACTORS)
     assumed = varying(multiplied(chain.assumed, factor) for factor in _FACTORS)
     added = (
         chain.leaves(given).numbers.keys() - chain.bare(chain.layout.received, given).numbers.keys()
     )
+    names = dict.fromkeys([*first, *sorted(follows | noisy | assumed)])
     return LeftNumbers(
-        clear=tuple(name for name in first if name in follows - noisy),
-        noisy=tuple(name for name in first if name in noisy),
-        assumed=tuple(name for name in first if name in assumed - follows - noisy),
+        clear=tuple(name for name in names if name in follows - noisy),
+        noisy=tuple(name for name in names if name in noisy),
+        assumed=tuple(name for name in names if name in assumed - follows - noisy),
         constant=tuple(f"{k}={first[k]}" for k in first if k in added - follows - noisy - assumed),
     )
 

@@ -8,10 +8,14 @@ import torch
 
 from gradaudit.audits.dp_audit.middleware.distance import Distance
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, Outgoing
+from gradaudit.audits.job import Job
 from gradaudit.audits.job.epsilon import _multiplier
 from gradaudit.audits.job.findings import faults_of
 from gradaudit.audits.job.loading.chains import Carry, JobChain
 from gradaudit.audits.job.probing import Probe, probe
+from gradaudit.audits.rows import Rows
+from gradaudit.core.text import number
+from gradaudit.view.layers import _array_line
 
 Noise = Callable[[float, tuple[int, ...]], np.ndarray]
 
@@ -116,6 +120,13 @@ def test_the_multiplier_is_bounded_from_below_as_often_as_it_says() -> None:
     found = [_multiplier(probed(size=1000, seed=seed)[1]) for seed in range(40)]
     assert sum(value <= 0.5 for value in found) >= 33
     assert np.median(found) == pytest.approx(0.47, abs=0.03)
+
+
+def test_an_estimated_norm_is_shown_by_its_upper_end() -> None:
+    details = {"norm_before": 3.0, "norm_after": 0.5, "norm_after_interval": [0.0, 0.75]}
+    row = Rows(Job).of({"key": "fc.bias"}, details).measured("untouched", 0.0, layer="fc")
+    line = _array_line(row)
+    assert (line.before, line.after) == (number(3.0), f"≤ {number(0.75)}")
 
 
 def test_the_square_of_a_distance_has_no_bias_and_its_error_is_its_spread() -> None:

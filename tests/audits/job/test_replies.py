@@ -38,6 +38,11 @@ text = adds("monitor", lambda norm, given: f"norm {norm}", ConfigRecord)
 doubled = adds("monitor", lambda norm, given: 2 * given["train_loss"])
 fixed = adds("monitor", 150)
 noisy = adds("monitor", lambda norm, given: norm + np.random.normal())
+def short(message, context, call_next):
+    answer = norm(message, context, call_next)
+    if answer.content["monitor"]["mine"] > 10:
+        del answer.content["monitor"]
+    return answer
 def twice(message, context, call_next):
     answer = call_next(message, context)
     answer.content["copy"] = ArrayRecord(dict(next(iter(answer.content.array_records.values()))))
@@ -72,12 +77,13 @@ def faults(mods: str, folder: Path, **options: Any) -> dict[str, str]:
         ("inside", ("none",)),
         ("several", ("none",)),
         ("text", ("none",)),
+        ("short", ("none",)),
     ],
 )
 def test_what_a_mod_adds_of_the_update_is_in_clear(
     mod: str, replies: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """A number, a list or a text; inside the noise, where it sees the clean update."""
+    """A number, a list or a text, or of short updates alone; inside the noise."""
     found = faults(f"{LOCAL}, {mod}", tmp_path, replies=replies)
     assert found.keys() == {"numbers-in-clear"}
     assert found["numbers-in-clear"].endswith(": mine")
