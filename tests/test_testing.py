@@ -161,10 +161,10 @@ def test_a_small_part_keeps_the_contract(tmp_path: Path, source: str, line: str)
         (DEFENSE, "return gradients - gradients.mean(dim=0)", 11, "apply mixes updates"),
         (DEFENSE, "return torch.rand_like(gradients)", 11, "numbers with the same generator"),
         (
-            DEFENSE,
+            DEFENSE.replace('example = "mine"', 'example = "mine"; deterministic = True'),
             "return gradients * torch.rand((), generator=generator)",
             11,
-            "draws random numbers; declare deterministic = False",
+            "apply draws random numbers and the class declares deterministic = True",
         ),
         (DEFENSE, "return gradients / records.sigma", 5, "raises AttributeError: "),
         (MECHANISM, "return gradients", 4, "returned (4, 10); a released gradient of shape (10,)"),

@@ -1,7 +1,5 @@
 """Clipping and noise of differential privacy, with every convention of where they act."""
 
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -46,7 +44,6 @@ class DpNoise(Defense[DpOptions]):
     summary = "Clip gradients and add noise, per record, sum, mean or release."
     example = "dp:clip=1,sigma=0.1"
     Options = DpOptions
-    deterministic: ClassVar[bool] = False
 
     @property
     def of_records(self) -> bool:

@@ -161,7 +161,7 @@ def _defense(part: type[Defense[Any]], target: AuditTarget, options: Options) ->
     if not torch.equal(applied(rows.clone()), shared):
         yield part.apply, "apply gives other numbers with the same generator; draw from it alone"
     elif part.deterministic and not torch.equal(applied(rows.clone(), seed=1), shared):
-        yield part.apply, "apply draws random numbers; declare deterministic = False"
+        yield part.apply, "apply draws random numbers and the class declares deterministic = True"
     draws = _seeded(0)
     single = [defense.apply(row.clone()[None], records=2, generator=draws) for row in rows]
     if not torch.allclose(torch.cat(single), shared, rtol=1e-9, atol=1e-12):

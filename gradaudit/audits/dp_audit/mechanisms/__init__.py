@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, epsilon_laplace
 from gradaudit.core.noise_laws import Noise
-from gradaudit.core.parts import discover
+from gradaudit.core.parts import discover, source_line
 from gradaudit.core.specs import Spec, arguments, suggest
 from gradaudit.core.text import first_line, listed
 from gradaudit.core.user_code import load_callable
@@ -226,7 +226,7 @@ class DefenseMechanism(Mechanism):
             )
         if not defense.deterministic:
             raise UsageError(
-                f"{OPTION} {text}: {defense.name} draws random numbers of no known law; only "
+                f"{OPTION} {text}: {defense.name} does not declare deterministic = True; only "
                 "deterministic defenses are mechanisms, others as FILE.py:NAME"
             )
         return cls(defense, text)
@@ -245,7 +245,22 @@ class DefenseMechanism(Mechanism):
         return DefenseMechanism(self.defense, self.description, sizes)
 
     def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
-        """The defended mean: (records, elements) to (elements,)."""
+        """Defend the batch's mean gradient, (records, elements) to (elements,).
+
+        Raises:
+            AuditError: another generator gives another release.
+        """
+        other = Generator(generator.device).manual_seed(generator.initial_seed() ^ 1)
+        release, again = (self._defended(per_sample_gradients, g) for g in (generator, other))
+        if not torch.equal(release, again):
+            raise AuditError(
+                f"{OPTION} {self.description}: {type(self.defense).__name__}"
+                f"{source_line(type(self.defense))} declares deterministic = True, and apply gives "
+                "other numbers at a second call with another generator; declare it False"
+            )
+        return release
+
+    def _defended(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         mean = per_sample_gradients.mean(dim=0, keepdim=True)
         parts = torch.split(mean, list(self.sizes.values()), dim=1)
         update = dict(zip(self.sizes, parts, strict=True))

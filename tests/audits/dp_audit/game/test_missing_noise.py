@@ -15,6 +15,7 @@ import torch
 from dp_subject import Release, clip, from_file, hypotheses
 from torch import Generator, Tensor
 
+from gradaudit.audits.dp_audit import mechanisms
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, ReleaseStatistics
 from gradaudit.audits.dp_audit.game.missing_noise import (
     cosine,
@@ -29,7 +30,8 @@ from gradaudit.audits.dp_audit.game.missing_noise import (
 from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult, play
 from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.errors import AuditError
+from gradaudit.defenses.base import Defense, DefenseOptions
+from gradaudit.errors import AuditError, UsageError
 
 SEED, DELTA = 3, 1e-5
 NOISY = ClippedNoise(clip=1, sigma=1)
@@ -335,6 +337,33 @@ def test_a_mechanism_from_a_file_is_never_called_infinite(draw: Callable[[], flo
         return -truth if draw() < math.exp(-9) else truth
 
     assert verdict_without_trials(from_file(response), hypotheses(1.0), SEED) is None
+
+
+class Noisy(Defense[DefenseOptions]):
+    """Add noise to every element."""
+
+    name, summary, example = "noisy", "Add noise.", "noisy"
+
+    def apply(self, gradients: Tensor, *, records: int, generator: Generator) -> Tensor:
+        return gradients + torch.randn(gradients.shape, generator=generator)
+
+
+class Claimed(Noisy):
+    """The same, declared to draw no random numbers."""
+
+    deterministic = True
+
+
+def test_a_defense_is_random_unless_it_declares_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanisms, "parse_defense", lambda text, option: Noisy())
+    with pytest.raises(UsageError, match="noisy does not declare deterministic = True"):
+        DefenseMechanism.parse("noisy")
+
+
+def test_a_random_defense_is_not_believed_to_be_deterministic() -> None:
+    claimed = DefenseMechanism(Claimed(), "claimed", {"w.weight": 40})
+    with pytest.raises(AuditError, match=r"Claimed \(test_missing_noise.py, line \d+\) declares"):
+        verdict_without_trials(claimed, hypotheses(1.0), SEED)
 
 
 NULL = torch.linspace(-1, 1, 10, dtype=torch.float64)
