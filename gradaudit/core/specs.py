@@ -194,8 +194,9 @@ def expect_options(options: type[BaseModel], where: str, names: Iterable[str]) -
 
 def suggest(name: str, known: Collection[str]) -> str:
     """Returns `` (did you mean 'X'?)`` where a known name is close, else an empty text."""
-    close = get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    close = get_close_matches(name, list(known))
+    swapped = [each for each in close if sorted(each) == sorted(name)]
+    return f" (did you mean {[*swapped, *close][0]!r}?)" if close else ""
 
 
 def pick(name: str, known: Mapping[str, T], given: str, what: str) -> T:

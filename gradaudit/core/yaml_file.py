@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -49,7 +49,7 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        fault = error.errors()[0]
+        fault = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
         where = ".".join(str(part) for part in fault["loc"])
         if not where and fault["type"] != "value_error":
             where = "the document"
@@ -90,6 +90,17 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _date(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """Construct a date; one that no calendar has names its line."""
+    try:
+        return loader.construct_yaml_timestamp(node)
+    except ValueError as error:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"{node.value}: {error}", node.start_mark
+        ) from error
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _date)
 _Loader.add_implicit_resolver(  # as YAML 1.2 has it; YAML 1.1 takes 1e-8 and 1.0e9 for texts
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
@@ -99,11 +110,23 @@ _Loader.add_implicit_resolver(  # as YAML 1.2 has it; YAML 1.1 takes 1e-8 and 1.
 
 def _known(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     """Suggests the key that was probably meant, and lists the known keys."""
-    if len(location) > 1:
-        return ""
+    *outer, key = location
+    for part in outer:
+        if isinstance(part, str) and (inner := _model_of(model, part)) is not None:
+            model = inner
+        elif isinstance(part, str):
+            return ""
     keys = [field.alias or name for name, field in model.model_fields.items()]
-    meant = suggest(str(location[0]), keys)
+    meant = suggest(str(key), keys)
     return meant or f"; there are: {', '.join(keys)}"
+
+
+def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Return the model of a key's value, or of the items of its list; None for other values."""
+    field = model.model_fields.get(key)
+    kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+    models = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+    return next(models, None)
 
 
 def _line(node: yaml.Node, location: tuple[int | str, ...]) -> int:

@@ -1,7 +1,7 @@
 """Judges a report by a policy; each rule yields a finding for every row that it judges."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
@@ -239,7 +239,7 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
         "name": policy.name,
         "sha256": written.in_force(report, every=True).sha256,
         "own_rules": len(written.rules),
-        "unmatched": _unmatched(written, met),
+        "unmatched": [*_unmatched(written, met), *_unneeded(written, verdicts.values())],
     }
     judged = report.model_copy(
         update={
@@ -274,10 +274,23 @@ def _question(row: Measurement) -> str:
 def _unmatched(policy: Policy, met: Met) -> list[JsonValue]:
     """Describe the exceptions that cover no row of any rule."""
     places = {(row.id, row.layer) for _, _, rows in met for row in rows}
+    ids = sorted({metric for metric, _ in places})
     return [
         f"ignore {i} ({each.metric} in {', '.join(each.layers)}) matches no row that a rule judges"
+        f"{'' if each.metric in ids else _suggestion(each.metric, ids)}"
         for i, each in enumerate(policy.ignore, start=1)
         if not any(each.covers(*place) for place in places)
+    ]
+
+
+def _unneeded(policy: Policy, findings: Collection[Finding]) -> list[JsonValue]:
+    """Describe the exceptions that cover rows, all of which are within their limits."""
+    return [
+        f"ignore {i} ({each.metric} in {', '.join(each.layers)}) is not needed: every row that it "
+        "covers is within its limit"
+        for i, each in enumerate(policy.ignore, start=1)
+        if (covered := [x.outcome for x in findings if each.covers(x.metric, x.layer)])
+        if set(covered) == {"passed"}
     ]
 
 

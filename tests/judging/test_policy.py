@@ -124,7 +124,7 @@ BAD: list[tuple[str, str, str]] = [
     ("mapping as key", "{[a]: 1}: 2", "line 1: not valid YAML: found unhashable key"),
     ("very deep", "[" * 5000, "nested too deeply"),
     ("very large", "#" * (1 << 20) + "\n", "larger than 1,048,576 bytes; is it the right file?"),
-    ("impossible date", "a: 2026-99-99", "not valid YAML: month must be in 1..12"),
+    ("impossible date", "a: 2026-99-99", "not valid YAML: 2026-99-99: month must be in 1..12"),
 ]
 
 
@@ -258,7 +258,7 @@ def test_what_matches_nothing_is_said() -> None:
         make_report(*LEAKS), Policy(extends="default", rules=(rule,), ignore=(used, typo))
     )
     unmatched = "ignore 2 (leak.bits in conv9) matches no row that a rule judges"
-    assert judged.provenance["policy"]["unmatched"] == [unmatched]
+    assert judged.provenance["policy"]["unmatched"][0] == unmatched
     shown = view(judged)
     assert unmatched in shown.scope.warnings
     said = [each.evidence for each in shown.concerns if each.metric == "leak.bitz"]
@@ -287,3 +287,31 @@ def test_what_the_baseline_has_is_counted_apart_from_what_is_accepted() -> None:
     assert sentence.endswith(
         "the policy accepts 1 row that is not within the limit; 2 known from the baseline"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "ignore: [{metric: a.b, reason: x, until: 2026-13-31}]",
+            "line 1: .*2026-13-31: month must",
+        ),
+        ("rules: [{metric: a.b, layer: fc1, max: 1}]", "unknown key .did you mean 'layers'"),
+        ("rules: [{modle: a.b, max: 1}]", "rules.0.modle: unknown key; there are: metric, layers"),
+    ],
+)
+def test_a_slip_is_named_with_its_line_and_key(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_policy(written(tmp_path, text))
+
+
+def test_an_exception_that_nothing_needs_and_a_metric_misspelt_are_said() -> None:
+    rule = Rule(metric="leak.bits", max=9)
+    ignore = [Ignore(metric=name, reason="known") for name in ("leak.bits", "leak.bitz")]
+    judged = gate(
+        make_report(row("leak.bits", "fc1", 3.0)), Policy(rules=(rule,), ignore=tuple(ignore))
+    )
+    assert judged.provenance["policy"]["unmatched"] == [
+        "ignore 2 (leak.bitz in *) matches no row that a rule judges; did you mean 'leak.bits'?",
+        "ignore 1 (leak.bits in *) is not needed: every row that it covers is within its limit",
+    ]
