@@ -98,6 +98,15 @@ def test_the_audit_measures_the_data_and_the_format_shows_it(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("offered")
+def test_the_audit_measures_behind_the_defenses(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = run("gradient-norm", *SUBJECT, "--defense", "quantize:1000", "-o", report)
+    assert done.status == 0, done.err
+    assert [row["value"] for row in json.loads(report.read_text())["measurements"]] == [0, 0]
+    assert "not applied by" not in done.out
+
+
+@pytest.mark.usefixtures("offered")
 def test_the_attack_is_scored_behind_the_defense() -> None:
     arguments = ("--method", "blank", "--defense", "quantize:0.01", "-f", "json")
     done = run("attack", "reconstruct", *SUBJECT, *arguments)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradaudit import Target, testing
+from gradaudit import Target, audit, testing
 from gradaudit.attacks.reconstruction import base as attacks
 from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.audits import audits
@@ -22,6 +22,7 @@ from gradaudit.families import families
 from gradaudit.federation.algorithms import algorithms
 from gradaudit.formats import formats
 from gradaudit.testing import check_part
+from gradaudit.view import view
 
 OURS: Mapping[str, Mapping[str, Any]] = {
     "defenses.dp": {"clip": 1.0, "sigma": 0.1},
@@ -108,6 +109,22 @@ FORMAT = '''
 
         def render(self, report, policy=None):
             {}
+'''
+AUDIT = '''
+    from gradaudit.audits import Audit, Metric
+    from gradaudit.report import Measurement
+
+    class Mine(Audit):
+        """Count."""
+        name = "mine"
+        summary = "Count."
+        metrics = (Metric(id="count", title="Count"),)
+        headline = ("count",)
+        applies_defenses = {}
+
+        def run(self, subject, progress):
+            for layer in subject.layers:
+                yield Measurement(audit="mine", metric="count", layer=layer.name, value={})
 '''
 ATTACK = '''
     import torch
@@ -237,6 +254,50 @@ def test_what_a_part_fails_to_declare_is_named(
     with pytest.raises(AssertionError, match=r"Mine \(mine\.py, line 5\): ") as caught:
         check_part(part_of(tmp_path, DEFENSE.format("return gradients / 2").replace(old, new)))
     assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("applied", "value", "fault"),
+    [
+        (False, "1", None),
+        (True, "len(subject.defenses)", None),
+        (True, "1", "applies_defenses is True, and rows are the same behind --defense dp:"),
+        (False, "len(subject.defenses)", "declare applies_defenses = True"),
+    ],
+)
+def test_an_audit_declares_whether_it_applies_defenses(
+    tmp_path: Path, applied: bool, value: str, fault: str | None
+) -> None:
+    part = part_of(tmp_path, AUDIT.format(applied, value))
+    if fault is None:
+        check_part(part)
+    else:
+        with pytest.raises(AssertionError, match=fault) as caught:
+            check_part(part)
+        assert str(caught.value).startswith("Mine (mine.py, line 13): ")
+
+
+@pytest.mark.parametrize(
+    ("question", "fault"),
+    [
+        ("question='identity'", "the question 'identity', not one of records, attribute, labels"),
+        ("warning=1", "a default limit and no riskier, why, question, helps, finding, asks, noun"),
+    ],
+)
+def test_a_metric_names_its_question(tmp_path: Path, question: str, fault: str) -> None:
+    text = AUDIT.format(False, 1).replace('title="Count"', f'title="Count", {question}')
+    with pytest.raises(AssertionError, match=fault):
+        check_part(part_of(tmp_path, text))
+
+
+def test_a_report_says_which_audit_measures_without_the_defense(tmp_path: Path) -> None:
+    target = Target("zoo:mlp?inputs=10&classes=2", "diabetes", defenses=["sign"])
+    for applied in (True, False):
+        mine = part_of(tmp_path, AUDIT.format(applied, 1))
+        report = audit(target, [mine()])
+        notes = {"defenses": "measured without the defenses of updates"}
+        assert all(row.details == ({} if applied else notes) for row in report.measurements)
+        assert ("(not applied by: mine)" in view(report).scope.shared) is not applied
 
 
 def test_an_error_in_a_part_names_its_line(tmp_path: Path) -> None:

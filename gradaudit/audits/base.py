@@ -38,7 +38,9 @@ class Metric:
     is flagged, in words for somebody who has not read the paper.
 
     Attributes:
-        question: what it answers, as the report's reader asks it.
+        question: what it answers: ``records`` (are they followed or reconstructed), ``attribute``
+            (is a private one inferred), ``labels`` (are they recovered) or ``freedom`` (rank
+            deficiency of a layer); needed where there is a limit.
         chance: what there is where nothing is given away; None where that is not one number.
         finding: what a value beyond the limit shows, a sentence; ``{secret}`` stands for what is
             private.
@@ -153,6 +155,9 @@ class Audit(Generic[O]):
 
     They can show a risk; a layer that only proxies looked at is else not tested, never low.
     """
+    applies_defenses: ClassVar[bool] = False
+    """Whether its numbers are of updates behind ``subject.defenses``; else reports say that they
+    are measured without them."""
     brings_model: ClassVar[bool] = False
     """Whether it opens a model of its own: scans and sweeps pass over it, and its command is its
     own too."""

@@ -19,6 +19,7 @@ from gradaudit.audits.contract import breaches
 from gradaudit.audits.gathering import AuditRows, as_few, gather
 from gradaudit.audits.rows import Rows
 from gradaudit.data import describe
+from gradaudit.defenses import Chain
 from gradaudit.errors import (
     CheckpointError,
     GradauditError,
@@ -128,7 +129,7 @@ def measured(
     rows: Sequence[Measurement] = trial.rows
     if precision is not subject.target.precision:
         rows = [row.with_details({"dtype": _named(precision)}) for row in rows]
-    rows = with_effort(with_setting(rows, audit, subject), audit)
+    rows = with_effort(with_setting(_undefended(rows, audit, subject), audit, subject), audit)
     part = AuditRows.of(audit, rows)
     return Outcome(part, time.perf_counter() - begun, trial.fault, trial.whole)
 
@@ -143,6 +144,16 @@ def _with_less(subject: Subject, audit: Audit[Any]) -> Subject | None:
     if subject.target.precision is torch.float64 and audit.least.get("single"):
         return replace(subject.in_precision(torch.float32), memory=Subject.memory)
     return None
+
+
+def _undefended(
+    rows: Sequence[Measurement], audit: Audit[Any], subject: Subject
+) -> Sequence[Measurement]:
+    """Note in the rows of an audit that applies no defenses that those of updates are left out."""
+    if audit.applies_defenses or not Chain(subject.defenses).acting:
+        return rows
+    note = {"defenses": "measured without the defenses of updates"}
+    return [row if "defenses" in row.details else row.with_details(note) for row in rows]
 
 
 def _named(precision: torch.dtype) -> str:

@@ -7,7 +7,8 @@ numbers, inputs that stay unchanged, and random numbers of the given generator o
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from gradaudit.api import AuditTarget, audit
 from gradaudit.attacks.reading import Reading
 from gradaudit.attacks.reconstruction.base import Reconstruction
 from gradaudit.audits import Audit
+from gradaudit.audits.base import Question
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
 from gradaudit.audits.presets import OF_SUBJECT, PRESETS
 from gradaudit.core.parts import source_line
@@ -24,6 +26,7 @@ from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records, fingerprint
 from gradaudit.defenses import Defense
+from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, foreign, one_line
 from gradaudit.families import Family
 from gradaudit.federation.algorithms import Algorithm
@@ -36,6 +39,8 @@ Options = Mapping[str, Any]
 Check = Callable[[Any, AuditTarget, Options], Iterator[Fault]]
 _TRIED_ON_NOTHING = "does not apply to what it was tried on, so give it a target= for that"
 _DRAWS = 400
+_QUESTIONS = get_args(Question)
+_STRONG = DpNoise(clip=0.01, sigma=1.0)
 _FAR = 7.0
 """Standard errors by which moments of single and batched releases may differ."""
 
@@ -105,8 +110,11 @@ def _metric_faults(part: type[Audit[Any]]) -> Iterator[Fault]:
         needed = (
             ("riskier", "why", "question", "helps", "finding", "asks", "noun") if limited else ()
         )
-        for field in (field for field in needed if not getattr(metric, field)):
-            yield part, f"metric {metric.id} has a default limit and no {field}"
+        if missing := [field for field in needed if not getattr(metric, field)]:
+            yield part, f"metric {metric.id} has a default limit and no {', '.join(missing)}"
+        if metric.question not in (None, *_QUESTIONS):
+            one = ", ".join(_QUESTIONS)
+            yield part, f"metric {metric.id} has the question {metric.question!r}, not one of {one}"
     for preset in PRESETS:
         values = {k: v for k, v in getattr(part, preset).items() if k not in OF_SUBJECT}
         try:
@@ -249,6 +257,22 @@ def _audit(part: type[Audit[Any]], target: AuditTarget, options: Options) -> Ite
             yield part.run, f"a row of {row.metric} on layer {row.layer!r}"
     if rows != again:
         yield part.run, "run gives other rows with the same seed"
+        return
+    try:
+        behind = [*part(**options).run(replace(subject, defenses=(_STRONG,)), Silent())]
+    except NotApplicable:
+        return
+    same = [(r.key, r.value) for r in behind] == [(r.key, r.value) for r in rows]
+    if part.applies_defenses and same:
+        yield (
+            part.run,
+            f"applies_defenses is True, and rows are the same behind --defense {_STRONG}",
+        )
+    elif not part.applies_defenses and not same:
+        yield (
+            part.run,
+            f"rows are others behind --defense {_STRONG}; declare applies_defenses = True",
+        )
 
 
 def _family(part: type[Family], target: AuditTarget, options: Options) -> Iterator[Fault]:

@@ -65,6 +65,7 @@ class AttackAttribution(Audit[AttributionOptions]):
     summary = "Recover rows from sums of clients' updates, and group them by client."
     question = "Which records does a sum of clients' updates give away, and whose are they?"
     paper = "https://arxiv.org/abs/2306.07644"
+    applies_defenses = True
     metrics = (
         _of_model(
             id="rows_recovered",

@@ -132,6 +132,7 @@ class InferenceAttack(Audit[O]):
     U-statistics, since batches share records or users.
     """
 
+    applies_defenses = True
     metrics = (
         _played(id="asr", title="Attack success rate: how often the guess was right"),
         _played(

@@ -47,6 +47,7 @@ class AttackLabels(Audit[LabelsOptions]):
     )
     question = "Which labels do the records behind an update have?"
     paper = "https://arxiv.org/abs/2006.11601"
+    applies_defenses = True
     metrics = (
         Metric(
             id="membership_distance",

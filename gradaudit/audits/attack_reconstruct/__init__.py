@@ -32,6 +32,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     summary = "Rebuild records from their shared update."
     question = "What records does an attacker rebuild from an update?"
     paper = "https://arxiv.org/abs/2006.11601"
+    applies_defenses = True
     metrics = (
         _riskier_lower(
             id="relative_error",

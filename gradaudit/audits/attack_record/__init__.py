@@ -111,6 +111,7 @@ class AttackRecord(Audit[RecordOptions]):
     summary = "Tell whether a given record is behind an update, at every layer."
     question = "Can an attacker tell whether a given record is behind an update?"
     paper = "https://arxiv.org/abs/2112.03570"
+    applies_defenses = True
     metrics = (
         _riskier(
             id="record_auroc",

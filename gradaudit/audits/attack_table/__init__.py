@@ -84,6 +84,7 @@ class AttackTable(Audit[TableOptions]):
     summary = "Rebuild whole rows of a table from an update, with proof."
     question = "Which rows of a table does an attacker rebuild from an update, and how sure is it?"
     paper = "https://arxiv.org/abs/2210.01785"
+    applies_defenses = True
     metrics = (
         _of_model(
             id="cell_accuracy",

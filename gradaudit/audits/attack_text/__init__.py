@@ -71,6 +71,7 @@ class AttackText(Audit[TextOptions]):
     summary = "Name the tokens and texts behind an update of a language model."
     question = "Which texts does an attacker read off an update of a language model?"
     paper = "https://arxiv.org/abs/2405.15586"
+    applies_defenses = True
     metrics = (
         _of_model(
             id="tokens_recovered",

@@ -45,6 +45,7 @@ class AttackTracing(Audit[TracingOptions]):
     summary = "Trace records to the participants that shared updates of them (Fan et al. 2020)."
     question = "Which participant do records belong to?"
     paper = "https://arxiv.org/abs/2006.11601"
+    applies_defenses = True
     metrics = (
         Metric(
             id="tracing_distance",

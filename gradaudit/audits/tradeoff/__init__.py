@@ -174,6 +174,7 @@ class Tradeoff(Audit[TradeoffOptions]):
     summary = "Privacy against accuracy over a defense's settings: curves and CAP."
     question = "What does a defense cost, and what does it buy?"
     paper = "https://arxiv.org/abs/2006.11601"
+    applies_defenses = True
     metrics = (
         _riskier_lower(
             id="cap",

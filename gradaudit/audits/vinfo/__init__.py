@@ -232,6 +232,7 @@ class Vinfo(Audit[VinfoOptions]):
     summary = "Usable information about a private attribute in each layer's gradient."
     question = "Can a private attribute be read from a layer's gradient?"
     paper = "https://arxiv.org/abs/2105.13929"
+    applies_defenses = True
     metrics = (
         _learned(
             id="vinfo",
