@@ -206,7 +206,6 @@ _WORDS: Mapping[str, str] = {
     "left": "not used",
     "resized": "pictures resized to",
     "first_records": "the first records of more (records=N says how many)",
-    "padded_to": "shorter items padded to positions, with masks",
     "unread": "files not read",
     "sampling_rate": "samples a second",
     "samples": "samples a record",
