@@ -196,6 +196,7 @@ class Run:
                 "defenses": [str(defense) for defense in subject.defenses],
                 "attributes": list(subject.attributes),
                 "hidden": list(subject.hidden),
+                **_left_aside(subject),
                 **_notes(subject),
                 "deployment": _described(subject),
                 "device": str(subject.target.device),
@@ -332,6 +333,13 @@ def _described(subject: Subject) -> JsonValue:
     if subject.deployment is None:
         return None
     return subject.deployment.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _left_aside(subject: Subject) -> dict[str, JsonValue]:
+    """Name the shared layers that --layer leaves aside."""
+    seen = {*(layer.name for layer in subject.layers), *subject.hidden}
+    aside: list[JsonValue] = [x.name for x in subject.target.layers if x.name not in seen]
+    return {"left_aside": aside} if aside else {}
 
 
 def _notes(subject: Subject) -> dict[str, JsonValue]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gradaudit.judging.policy import DEFAULT
 from gradaudit.judging.risk import OPEN, risks_of
 from gradaudit.judging.verdict import Word, accepted, known_findings, verdict
-from gradaudit.measurement import dict_of
+from gradaudit.measurement import dict_of, texts_of
 from gradaudit.report import Report
 from gradaudit.view.concerns import Concern, questions_of
 from gradaudit.view.layers import Layers
@@ -122,6 +122,9 @@ def _within(judged: Report, layers: Layers) -> str:
     sentence = f"every {'other ' if excused else ''}row that {rule} judges is within its limit"
     if not any(finding.level == "error" for finding in judged.findings):
         return f"{sentence}, but no rule is of level error"
+    if aside := texts_of(judged.provenance.get("left_aside")):
+        count = len(aside) + len(judged.target.layers)
+        return f"{sentence}, but {len(aside):,} of {count:,} shared layers are left aside (--layer)"
     idle = sum(line.level == "not tested" for line in layers.lines)
     if not idle:
         return sentence

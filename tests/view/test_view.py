@@ -388,3 +388,18 @@ def test_numbers_that_no_default_limit_is_about_are_measured_unless_somebody_jud
     assert shown.verdict.outcome == outcome
     assert shown.verdict.sentence.startswith(begins)
     assert bool(shown.concerns) is (outcome == "undecided")
+
+
+@pytest.mark.usefixtures("two_audits")
+@pytest.mark.parametrize(
+    ("aside", "level", "words"),
+    [
+        (["conv1"], "error", "but 1 of 4 shared layers are left aside (--layer)"),
+        ([], "warning", "but no rule is of level error"),
+    ],
+)
+def test_a_pass_says_what_it_leaves_out(aside: list[str], level: str, words: str) -> None:
+    report = make_report(*(row("leak.bits", name, 0.5) for name in ("conv1", "fc1", "fc2")))
+    report.provenance["left_aside"] = aside
+    policy = Policy.model_validate({"rules": [{"metric": "leak.bits", "max": 1, "level": level}]})
+    assert view(report, policy).verdict.sentence.endswith(words)
