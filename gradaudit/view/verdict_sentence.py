@@ -29,6 +29,7 @@ class ReportVerdict:
         warned: whether a warning is shown.
         behind: the findings or questions that ``worst`` words.
         whole: the risk of the whole model; empty where no rule judged it.
+        caveat: what a pass leaves out: layers, error rules, or rows that the policy accepts.
     """
 
     outcome: Word
@@ -38,13 +39,14 @@ class ReportVerdict:
     whole: str = ""
     warned: bool = False
     behind: tuple[Concern, ...] = ()
+    caveat: str = ""
 
     @property
     def sentence(self) -> str:
         """``FAILED by the default policy: Records are reconstructed (whole update)``."""
         if self.outcome == "measured":
             return f"MEASURED: {self.worst}; {self.why_unjudged}"
-        return f"{self.word}: {self.worst}"
+        return f"{self.judgement}: {self.worst}"
 
     @property
     def why_unjudged(self) -> str:
@@ -55,6 +57,11 @@ class ReportVerdict:
 
     @property
     def word(self) -> str:
+        """``PASSED by mine.yaml, but no rule is of level error``."""
+        return self.judgement + (f", but {self.caveat}" if self.caveat else "")
+
+    @property
+    def judgement(self) -> str:
         """``FAILED by the default policy``."""
         if self.outcome == "measured":
             return "MEASURED"
@@ -76,6 +83,9 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> R
         behind=behind,
         warned=any(concern.shown for concern in concerns),
         whole=str(whole) if whole else "",
+        caveat="; ".join(filter(None, (_limits(judged), _accepted(judged))))
+        if outcome == "passed"
+        else "",
     )
 
 
@@ -120,16 +130,23 @@ def _within(judged: Report, layers: Layers) -> str:
     rule = "a rule of level error" if open_ else "a rule"
     excused = accepted(judged) or known_findings(judged)
     sentence = f"every {'other ' if excused else ''}row that {rule} judges is within its limit"
-    if not any(finding.level == "error" for finding in judged.findings):
-        return f"{sentence}, but no rule is of level error"
-    if aside := texts_of(judged.provenance.get("left_aside")):
-        count = len(aside) + len(judged.target.layers)
-        return f"{sentence}, but {len(aside):,} of {count:,} shared layers are left aside (--layer)"
+    if limits := _limits(judged):
+        return f"{sentence}, but {limits}"
     idle = sum(line.level == "not tested" for line in layers.lines)
     if not idle:
         return sentence
     of = f"{idle:,} of {len(layers.lines):,} layers by themselves"
     return f"{sentence}, but no rule judges an attack on {of}"
+
+
+def _limits(judged: Report) -> str:
+    """Name what a pass leaves aside: error rules, or layers; empty where it is neither."""
+    if not any(finding.level == "error" for finding in judged.findings):
+        return "no rule is of level error"
+    if aside := texts_of(judged.provenance.get("left_aside")):
+        count = len(aside) + len(judged.target.layers)
+        return f"{len(aside):,} of {count:,} shared layers are left aside (--layer)"
+    return ""
 
 
 def _accepted(judged: Report) -> str:

@@ -30,8 +30,8 @@ def test_a_report_that_passes(tmp_path: Path) -> None:
     assert (done.status, done.err) == (0, "")
     assert done.out == (
         "gate: 1 passed, 1 not applicable\n"
-        "PASSED by policy.yaml: every row that a rule judges is within its limit, but no audit "
-        "attacked 2 of\n3 layers by themselves\n"
+        "PASSED by policy.yaml: every row that a rule judges is within its limit, but no rule "
+        "judges an\nattack on 2 of 3 layers by themselves\n"
     )
 
 
@@ -79,8 +79,8 @@ def test_what_is_unclear_fails_only_where_it_is_told_to(
     assert tally == "1 unclear"
     assert " ".join(verdict.split()) == (
         "PASSED by policy.yaml: every other row that a rule of level error judges is within its "
-        "limit, but no audit attacked 2 of 3 layers by themselves; the policy accepts 1 row that "
-        "is not within the limit"
+        "limit, but no rule judges an attack on 2 of 3 layers by themselves; the policy accepts "
+        "1 row that is not within the limit"
         if not status and extra
         else "UNDECIDED by policy.yaml: Is the private attribute of a batch inferred? (fc1; about "
         "9 times as many records or trials would settle it)"
