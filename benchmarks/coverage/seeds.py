@@ -29,7 +29,7 @@ from gradaudit.zoo import build
 
 MODELS = {
     "mlp": ("mlp", {"inputs": (10,), "classes": 2}, "diabetes"),
-    "cnn3": ("cnn3", {}, "digits"),
+    "cnn3": ("cnn3", {"shape": (1, 8, 8)}, "digits"),
 }
 """Name in the zoo, its arguments and the data; the sample needs none."""
 RIGHT = 0.9
@@ -55,7 +55,7 @@ def subject(folder: Path, model: str) -> list[str]:
     path = folder / f"{model}.safetensors"
     torch.manual_seed(0)
     save_file(build(name, **given).state_dict(), path)
-    sizes = {key: x[0] if isinstance(x, tuple) else x for key, x in given.items()}
+    sizes = {k: "x".join(map(str, x)) if isinstance(x, tuple) else x for k, x in given.items()}
     chosen = "&".join(f"{key}={size}" for key, size in sizes.items())
     return ["-m", f"zoo:{name}?{chosen}".rstrip("?"), "-c", str(path), "-d", data]
 
