@@ -692,7 +692,7 @@ def test_the_rows_keep_the_contract_and_the_command_writes_them(tmp_path: Path) 
     assert "train: training -> DpFilter -> server" in done.out
     out = " ".join(done.out.split())
     assert "error untouched-arrays (train): arrays that leave bit for bit as training" in out
-    assert "repair: clip and blur every array, or keep these on the client" in out
+    assert "repair: clip every array and add noise to it, or keep these on the client" in out
     assert "infinite, because these arrays leave in clear: norm.running_mean" in out
     dry = run("job", str(job), "-o", str(tmp_path / "dry.json"), "--dry-run")
     assert "train: training -> DpFilter -> server" in dry.out

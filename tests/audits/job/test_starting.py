@@ -147,7 +147,7 @@ def test_a_scan_of_a_job_holds_its_findings_beside_those_of_its_model() -> None:
     assert (done.status, "FAILED" in done.out) == (1, True), done.err
     for text in (done.out, *(Path(f"report.{x}").read_text("utf-8") for x in ("md", "html"))):
         plain = " ".join(text.replace("<wbr>", "").split())
-        assert "clip and blur every array, or keep these on the client" in plain
+        assert "clip every array and add noise to it, or keep these on the client" in plain
         assert "epsilon, a client replaced: infinite (5 rounds, delta 1e-05" in plain
         assert "the job's chains are not applied here" in plain.replace("&#39;", "'")
         assert "app/config/config_fed_client.json:1: task_result_filters" in plain.replace("\\", "")
