@@ -6,6 +6,7 @@ A report says of them sizes and counts (``describe``) and a fingerprint; never a
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -181,14 +182,16 @@ def describe(records: Records) -> dict[str, JsonValue]:
 
 
 def _moments(records: Records) -> dict[str, JsonValue] | None:
-    """Returns mean, deviation and range of real inputs to four digits; None for tokens."""
+    """Returns mean, deviation and range of real inputs, rounded alike; None for tokens."""
     if records.discrete or not bool(records.inputs.isfinite().all()) or not records.inputs.numel():
         return None
     deviation, mean = torch.std_mean(records.inputs, correction=0)
     found = {"mean": mean, "deviation": deviation}
     if not records.features:  # an end of a column is a record's own value
         found |= dict(zip(("low", "high"), records.inputs.aminmax(), strict=True))
-    return {name: float(f"{float(value):.4g}") for name, value in found.items()}
+    largest = max(float(value.abs()) for value in found.values())
+    places = 3 - math.floor(math.log10(largest)) if largest else 0
+    return {name: round(float(value), places) + 0.0 for name, value in found.items()}
 
 
 def _task(records: Records) -> str:
