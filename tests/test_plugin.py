@@ -3,13 +3,16 @@
 import importlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from command_line import HANGS, run
@@ -17,6 +20,7 @@ from command_line import HANGS, run
 from gradaudit.core.parts import _GROUPS, discover
 from gradaudit.core.user_code import load_callable
 from gradaudit.defenses import parse_defense
+from gradaudit.testing import check_part
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "rounding"
@@ -60,7 +64,7 @@ def test_it_is_a_defense_like_any_other() -> None:
 
 
 def test_the_page_shows_a_mechanism_that_keeps_the_contract(tmp_path: Path) -> None:
-    mechanism, check = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    mechanism, _, check = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "FILE.py").write_text(mechanism)
     loaded = load_callable(f"{tmp_path}/FILE.py:mechanism", "--mechanism")
     exec(check, {"mechanism": loaded})
@@ -70,6 +74,16 @@ def test_the_page_shows_a_mechanism_that_keeps_the_contract(tmp_path: Path) -> N
     assert many.std(dim=0).tolist() == pytest.approx([0.25, 0.25], rel=0.03)
 
 
+def test_the_page_shows_a_family_that_keeps_the_contract_and_separates_classes() -> None:
+    _, family, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(family, shown := {})
+    check_part(shown["NearestMean"])
+    labels = np.arange(60) % 3
+    features = np.eye(3)[labels] + 0.1 * np.random.default_rng(0).normal(size=(60, 3))
+    guesses = shown["NearestMean"]().fit(features, labels, 3, 0).log_probabilities(features)
+    assert (guesses.argmax(axis=1) == labels).all()
+
+
 @pytest.mark.slow
 def test_the_mechanism_of_the_page_is_audited_as_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,13 +91,31 @@ def test_the_mechanism_of_the_page_is_audited_as_shown(
     (tmp_path / "FILE.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
     monkeypatch.chdir(tmp_path)
     (shown,) = re.findall(r"^    gradaudit (dp-audit .*)", PAGE, re.MULTILINE)
-    model = "zoo:mlp?inputs=10&classes=2&hidden=3"
-    done = run(*shown.replace("zoo:mlp", model).split(), "--trials", 4000, "-f", "json")
+    done = run(*shlex.split(shown), "--trials", 4000, "-f", "json")
     assert done.status == 0, done.err
     rows = json.loads(done.out)["measurements"]
     (mu,) = [row["value"] for row in rows if row["metric"] == "mu_lower"]
     gaps = [row["value"] for row in rows if row["metric"] == "canary_gap"]
     assert 0 < mu < max(gaps) / 0.5  # a gap in the clipped gradients over the noise's deviation
+
+
+@pytest.mark.slow
+def test_noise_that_depends_on_the_batch_is_played_beside_companions(tmp_path: Path) -> None:
+    page = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    weak = page.replace("SIGMA * noise", "SIGMA / len(clipped) * noise")
+    (tmp_path / "weak.py").write_text(weak)
+    given = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=3", "-d", "diabetes", "-a", "sex")
+    given = (*given, "--mechanism", f"{tmp_path}/weak.py:mechanism", "--noise", "gaussian")
+
+    def lower(*more: object) -> dict[str, Any]:
+        done = run("dp-audit", *given, "--clip", 1, "--trials", 2000, *more, "-f", "json")
+        rows = json.loads(done.out)["measurements"]
+        return next(row for row in rows if row["metric"] == "epsilon_lower" and not row["variant"])
+
+    alone, beside = lower(), lower("--companions", 15)
+    assert "The batch was 1 record: --companions 15" in alone["details"]["remark"]
+    assert "The batch was" not in beside["details"]["remark"]
+    assert beside["value"] > alone["value"] + 0.5
 
 
 def test_the_page_shows_how_it_is_declared() -> None:

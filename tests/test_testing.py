@@ -93,7 +93,7 @@ FAMILY = '''
         name = "mine"
         summary = "Look at nothing."
 
-        def _fit(self, training, generator):
+        def train(self, training, generator):
             {}
 '''
 FORMAT = '''

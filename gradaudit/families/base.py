@@ -144,7 +144,16 @@ class Fitted(ABC):
 
     @abstractmethod
     def log_probabilities(self, features: Features) -> FloatArray:
-        """Returns log-probabilities of every class, (rows, classes), all finite."""
+        """Return log-probabilities of every class.
+
+        Args:
+            features: (rows, features) as fitted, of any number of other rows, finite and perhaps
+                far from those that were fitted. Not changed.
+
+        Returns:
+            (rows, classes), all finite, so no class has the probability 0; each row's
+            exponentials sum to 1.
+        """
 
 
 @dataclass(frozen=True)
@@ -281,7 +290,7 @@ class Family(ABC):
         """Fits a member where other families are fitted on the same rows too."""
         if len(training.prior) == 1:
             return FittedPrior(training.prior)
-        return self._fit(training, np.random.default_rng(seed))
+        return self.train(training, np.random.default_rng(seed))
 
     def fit_ordered(self, training: Training, generator: np.random.Generator) -> Above:
         """Fit to values that have an order: a member for each threshold between two neighbours.
@@ -303,8 +312,19 @@ class Family(ABC):
         return above
 
     @abstractmethod
-    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
-        """Fit a member to rows of two or more classes; the prior where no feature varies."""
+    def train(self, training: Training, generator: np.random.Generator) -> Fitted:
+        """Fit a member to rows of two or more classes; the prior where no feature varies.
+
+        Args:
+            training: ``training.rows.features`` (rows, features) are finite and as given, those
+                of ``training.rows.projection`` standardised and no wider than the rows span;
+                ``labels`` are (rows,) in 0..classes-1, with ``weights`` (rows,) of mean one that
+                give classes the shares of ``prior`` (classes,). Not changed.
+            generator: all randomness is drawn from it.
+
+        Returns:
+            A ``Fitted`` with the training's ``prior``.
+        """
 
     def seconds(self, rows: int, features: int) -> float:
         """Estimates the seconds of ``fit`` on a core of a usual machine, for ``--dry-run``."""

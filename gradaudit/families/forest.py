@@ -74,7 +74,8 @@ class Forest(Family):
     size = f"{TREES} trees"
     bootstrap: ClassVar[bool] = True
 
-    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
+    def train(self, training: Training, generator: np.random.Generator) -> Fitted:
+        """Fit the forest; the prior where no feature varies."""
         if not training.rows.scale.kept.any():
             return FittedPrior(training.prior)
         indicators = np.eye(len(training.prior))[training.labels]

@@ -34,14 +34,16 @@ class Prior(Family):
     name = "prior"
     summary = "The prior itself, whatever the gradient."
 
-    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
+    def train(self, training: Training, generator: np.random.Generator) -> Fitted:
+        """Fit the prior."""
         return FittedPrior(training.prior)
 
 
 class ProjectedFamily(Family):
     """Predictors on projected rows; the prior where there is nothing to project on."""
 
-    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
+    def train(self, training: Training, generator: np.random.Generator) -> Fitted:
+        """Fit on projected rows; the prior where no feature varies."""
         projection = training.rows.projection
         rows = projection(training.rows.features)
         if not rows.shape[1]:

@@ -286,16 +286,16 @@ def _family(part: type[Family], target: AuditTarget, options: Options) -> Iterat
 
     first = scores()
     if not np.array_equal(given, features):
-        yield part._fit, "fitting changes the features that it is given; work on a copy"
+        yield part.train, "train changes the features that it is given; work on a copy"
     if first.shape != (7, 3) or not np.isfinite(first).all():
         yield (
-            part._fit,
+            part.train,
             f"log-probabilities are {first.shape}, not finite (rows, classes) of (7, 3)",
         )
     elif not np.allclose(np.exp(first).sum(axis=1), 1, atol=1e-6):
-        yield part._fit, "probabilities of a row do not sum to 1"
+        yield part.train, "probabilities of a row do not sum to 1"
     elif not np.array_equal(scores(), first):
-        yield part._fit, "the same seed fits another member; draw from the generator alone"
+        yield part.train, "the same seed fits another member; draw from the generator alone"
 
 
 def _format(part: type[Format], target: AuditTarget, options: Options) -> Iterator[Fault]:

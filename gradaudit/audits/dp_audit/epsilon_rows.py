@@ -13,7 +13,7 @@ from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, lone
 from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_classical, epsilon_composed
-from gradaudit.audits.dp_audit.mechanisms import Mechanism
+from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.rows import Rows
 from gradaudit.core.text import listed
@@ -40,6 +40,10 @@ CLASSICAL_RANGE = "proved only up to epsilon = 1"
 NO_LAW = (
     "the law of a mechanism from a file, or of this middleware, is not known; where it clips and "
     "adds noise, name it as dp:clip=C,sigma=S"
+)
+ALONE = (
+    "The batch was 1 record: --companions 15 also plays noise or clipping that depends on the "
+    "batch's size."
 )
 UPDATE = "client's update"
 RELATIONS: tuple[Relation, ...] = ("replace", "remove")
@@ -91,6 +95,8 @@ def _with_claim(lower: Measurement, game: Game) -> Measurement:
     if repeats := details.get("repeats"):
         remarks += [f"{repeats} releases {REPEATS}."]
     remarks += [f"Decided without trials: {details['because']}."] if lower.infinite else []
+    alone = isinstance(game.mechanism, FileMechanism) and game.hypotheses.records == 1
+    remarks += [ALONE] if alone and not exceeded and not lower.infinite else []
     if claimed is not None:
         details |= {"claimed": claimed, "exceeded": exceeded}
         if promised is not None:
