@@ -294,6 +294,10 @@ def test_the_command_trains_a_model_and_bounds_the_epsilon_of_a_record(tmp_path:
     [
         (OPACUS, "--steps: say how many steps the run of --mode one-run has"),
         (("--mechanism", "dp:clip=1,sigma=1", "--steps", "9"), "trains with --mechanism opacus:"),
+        (
+            ("--mechanism", "opacus:clip=1,sigma=1,divisor=records", "--steps", "9"),
+            "--mode one-run divides by a constant: leave divisor=records out",
+        ),
         ((), "train here with --mechanism opacus:clip=C,sigma=S --steps T"),
     ],
 )

@@ -83,6 +83,8 @@ def _trained(
             "--mode one-run trains with --mechanism opacus:clip=C,sigma=S; for another mechanism "
             "put its canaries into your own training (gradaudit.integrations.opacus)"
         )
+    if mechanism.divisor == "records":
+        raise UsageError("--mode one-run divides by a constant: leave divisor=records out")
     records, rate, draws = subject.records, options.sampling_rate, rng(subject.seed, "one run")
     target = subject.target
     model = mechanism.wrapped(copy.deepcopy(target.model).train())

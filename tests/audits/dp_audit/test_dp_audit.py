@@ -370,17 +370,30 @@ def test_a_record_is_removed_from_its_companions(mechanisms: Path) -> None:
 
 
 @pytest.mark.slow
-def test_opacus_divides_by_the_number_of_records_which_shows_without_any_attribute() -> None:
-    """A removed record is the claim's relation, and opacus#571 what its absence gives away."""
+def test_opacus_divided_by_the_number_of_records_exceeds_its_claim() -> None:
+    """A removed record is the claim's relation, and opacus#571 what its absence reveals."""
     pytest.importorskip("opacus")
     given = {"companions": 3, "relation": "remove", "trials": 1000, "restarts": 1}
-    rows = measure(mechanism="opacus:clip=1,sigma=4", claimed_epsilon=1.35, **given)
+    fault = "opacus:clip=1,sigma=4,divisor=records"
+    rows = measure(mechanism=fault, claimed_epsilon=1.35, **given)
+    assert one(rows, "epsilon_lower").details["mechanism"] == fault
     lower, promise = one(rows, "epsilon_lower"), one(rows, "epsilon_theory")
     assert promise.details["relation"] == "remove"
     assert lower.value > 5 > 1.35 > promise.value
     assert lower.details["secret"] == "record's presence"
     assert lower.details["exceeded"] is True
     assert one(rows, "epsilon_pair").status == "skipped"
+
+
+@pytest.mark.slow
+def test_opacus_keeps_its_promise_for_a_removed_record() -> None:
+    """``DPOptimizer`` divides by a constant, so the noise's scale reveals no count."""
+    pytest.importorskip("opacus")
+    given = {"companions": 3, "relation": "remove", "trials": 1000, "restarts": 1}
+    rows = measure(mechanism="opacus:clip=1,sigma=1", **given)
+    promise = one(rows, "epsilon_theory")
+    assert 0 < one(rows, "epsilon_lower").value < promise.value
+    assert one(rows, "epsilon_lower").details["mechanism"].endswith("divisor=expected")
 
 
 def test_every_epsilon_and_gap_says_what_it_is_of(honest: Report) -> None:

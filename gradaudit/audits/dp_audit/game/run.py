@@ -135,7 +135,7 @@ def play_on(
     column = PrivateColumn.of_presence() if removed else PrivateColumn.of(records, attribute)
     seed = sequence(subject.seed, "dp-audit", attribute)
     gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
-    mechanism = mechanism.laid_out(gradients.sizes)
+    mechanism = mechanism.laid_out(gradients.sizes, 1 + options.companions)
     sensitivity = RecordSensitivity.of(
         gradients, records, column, mechanism, options, rules.memory, sequence(seed, "batch")
     )

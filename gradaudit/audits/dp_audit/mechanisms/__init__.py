@@ -137,10 +137,10 @@ class Mechanism(ABC):
         """Change the mechanism's clip or sigma; None where it has none to change."""
         return None
 
-    def laid_out(self, sizes: Mapping[str, int]) -> Mechanism:
+    def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> Mechanism:
         """Fit the mechanism to gradients that consist of these parameters, in order.
 
-        ``sizes`` are the elements of each.
+        ``sizes`` are the elements of each, ``records`` the size of a batch with the record.
         """
         return self
 
@@ -231,7 +231,7 @@ class DefenseMechanism(Mechanism):
             )
         return cls(defense, text)
 
-    def laid_out(self, sizes: Mapping[str, int]) -> DefenseMechanism:
+    def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> DefenseMechanism:
         """Lay the mechanism out for gradients made of these parameters.
 
         Raises:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,12 +14,16 @@ from gradaudit.core.parts import library
 from gradaudit.core.text import first_line
 from gradaudit.errors import UsageError
 
+Divisor = Literal["expected", "records"]
+
 
 class OpacusMechanism(ClippedNoise):
-    """Opacus's ``DPOptimizer``: the noisy sum of clipped gradients over the batch's size.
+    """Opacus's ``DPOptimizer``: the noisy sum of clipped gradients over the expected batch size.
 
     ``sigma`` is absolute on the sum, so its noise multiplier is sigma/clip. The theory is that of
-    ``dp:per=sum``; every release is Opacus's own.
+    ``dp:per=sum``; every release is Opacus's own. ``DPOptimizer`` divides by a constant,
+    ``divisor=expected``. ``PrivacyEngine.make_private`` computes that constant from the number of
+    records, so that the noise's scale reveals it (opacus#571): ``divisor=records`` plays this.
 
     Source: M. Abadi et al., "Deep learning with differential privacy" (2016), algorithm 1; A.
     Yousefpour et al., "Opacus: User-friendly differential privacy library in PyTorch" (2021).
@@ -30,18 +34,29 @@ class OpacusMechanism(ClippedNoise):
     example = "opacus:clip=1,sigma=1"
     foreign = True
 
-    def __init__(self, *, clip: float, sigma: float) -> None:
+    def __init__(self, *, clip: float, sigma: float, divisor: Divisor = "expected") -> None:
         super().__init__(clip=clip, sigma=sigma, noise="gaussian", per="sum")
-        self.description = f"opacus:clip={clip:g},sigma={sigma:g}"
+        self.divisor, self.expected_batch_size = divisor, 1
+        self.description = f"opacus:clip={clip:g},sigma={sigma:g},divisor={divisor}"
         asked = ("opacus", "--mechanism opacus")
         self._optimizer_class: Any = library("opacus.optimizers", *asked).DPOptimizer
         self._wrapper: Any = library("opacus.grad_sample", *asked).GradSampleModule
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> OpacusMechanism:
         """Opacus with another clip or sigma."""
-        return OpacusMechanism(
-            clip=self.clip if clip is None else clip, sigma=self.sigma if sigma is None else sigma
+        other = OpacusMechanism(
+            clip=self.clip if clip is None else clip,
+            sigma=self.sigma if sigma is None else sigma,
+            divisor=self.divisor,
         )
+        other.expected_batch_size = self.expected_batch_size
+        return other
+
+    def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> OpacusMechanism:
+        """Expect batches of so many records, whatever number a batch holds."""
+        other = self.resized()
+        other.expected_batch_size = records
+        return other
 
     def optimizer(
         self,
@@ -77,15 +92,14 @@ class OpacusMechanism(ClippedNoise):
         return made
 
     def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
-        """Let Opacus clip, sum, add noise and divide: (records, elements) to (elements,).
-
-        All records are in the batch, q = 1, so q·N is their number.
-        """
+        """Let Opacus clip, sum, add noise and divide: (records, elements) to (elements,)."""
         weights = nn.Parameter(torch.zeros_like(per_sample_gradients[0]))
+        follows = self.divisor == "records"
+        divisor = len(per_sample_gradients) if follows else self.expected_batch_size
         optimizer = self.optimizer(
             [weights],
             lr=1.0,
-            expected_batch_size=float(len(per_sample_gradients)),
+            expected_batch_size=float(divisor),
             generator=generator,
         )
         vars(weights)["grad_sample"] = per_sample_gradients.clone()

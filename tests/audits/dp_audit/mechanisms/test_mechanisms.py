@@ -188,7 +188,7 @@ def test_a_failing_mechanism_is_told_in_one_line(function: object, message: str)
 @pytest.mark.slow
 def test_opacus_releases_what_dp_sgd_defines() -> None:
     pytest.importorskip("opacus")
-    mechanism = load_mechanism("opacus:clip=1.5,sigma=0.6")
+    mechanism = load_mechanism("opacus:clip=1.5,sigma=0.6").laid_out({"weight": 7}, 4)
     given = gradients(4)
     released = mechanism.releases(given, 400, seeded(2)).double().numpy()
     residuals = (released - mean_by_definition(given, 1.5, "sum")) / (0.6 / 4)
