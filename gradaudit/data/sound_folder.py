@@ -18,6 +18,7 @@ from gradaudit.data.common.checks import expect_finite, expect_to_fit
 from gradaudit.data.common.labelled_folder import LabelledFolder
 from gradaudit.data.common.reading import read
 from gradaudit.data.common.table_columns import Inputs
+from gradaudit.data.common.tables import head_of
 from gradaudit.errors import DataError, UsageError
 
 _SMALLEST_VARIANCE = 1e-7
@@ -134,7 +135,7 @@ def _declared(file: Path) -> int | None:
 def _sound(file: Path) -> tuple[int, NDArray[np.float32]]:
     """Read the rate of a file and its samples (frames, channels) in [−1, 1]."""
     try:
-        if file.open("rb").read(4) not in (b"RIFF", b"RIFX", b"RF64"):
+        if not head_of(file).startswith((b"RIFF", b"RIFX", b"RF64")):
             soundfile = library("soundfile", "sounds", f"{printable(str(file))}: is no WAV")
             samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
             return rate, samples

@@ -158,9 +158,7 @@ def table_cells(
     *paths: Path, origin: str, sep: Separator | None, encoding: str, array: str | None
 ) -> dict[str, Any]:
     """Read the columns of a table, each as codes and different texts."""
-    with paths[0].open("rb") as stream:
-        head = stream.read(len(_ARROW))
-    if len(paths) > 1 or head.startswith((_PARQUET, _ARROW, _STREAM)):
+    if len(paths) > 1 or head_of(paths[0]).startswith((_PARQUET, _ARROW, _STREAM)):
         return _frame_cells(paths, origin, array)
     text = _text(paths[0], encoding)
     first = text.partition("\n")[0]
@@ -168,6 +166,12 @@ def table_cells(
         return _json_cells(text, origin)
     sep = sep or _separator(first)
     return {"separator": sep, **_csv_cells(text, _SIGNS[sep], origin)}
+
+
+def head_of(path: Path) -> bytes:
+    """Return the first bytes of a file, which tell its format."""
+    with path.open("rb") as stream:
+        return stream.read(len(_ARROW))
 
 
 def _text(path: Path, encoding: str) -> str:
@@ -343,7 +347,7 @@ def read_frame(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        head = path.open("rb").read(len(_ARROW))
+        head = head_of(path)
         if head.startswith(_PARQUET):
             with pq.ParquetFile(path, pre_buffer=False) as file:
                 table = file.read(use_threads=False)
