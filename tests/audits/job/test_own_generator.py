@@ -106,19 +106,18 @@ def test_faults_of_the_clip_are_named_behind_little_noise() -> None:
     assert "clip-from-own-data" in probed("own-clip", sigma=0.1, size=200)[0]
 
 
-def test_the_sensitivity_is_twice_the_clip_within_its_interval() -> None:
-    """Not the length of the mean noise, which is 5.6 here."""
+def test_the_sensitivity_is_twice_the_clip_within_its_error() -> None:
+    """Not the length of the mean noise, which is 5.6 here; six standard errors, unseeded."""
     done = probed(sigma=0.5)[1]
-    low, high = done.largest.interval
-    assert low < 2.0 < high < 4.0
+    assert abs(done.largest.squared - 4) < 6 * done.largest.error < 3
     assert done.clipped
 
 
 @pytest.mark.slow
 def test_the_multiplier_is_bounded_from_below_as_often_as_it_says() -> None:
-    """95 % of 40 probes, less four deviations; true is the noise of .5 over a clip of 1."""
+    """95 % of 40 probes, less five deviations; true is the noise of .5 over a clip of 1."""
     found = [_multiplier(probed(size=1000, seed=seed)[1]) for seed in range(40)]
-    assert sum(value <= 0.5 for value in found) >= 33
+    assert sum(value <= 0.5 for value in found) >= 31
     assert np.median(found) == pytest.approx(0.47, abs=0.03)
 
 
