@@ -278,6 +278,25 @@ def test_an_audit_declares_whether_it_applies_defenses(
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("subject.layers", "subject.layers[:1]", "line 13): no row of count for 2"),
+        ('metric="count"', 'metric="other"', "line 13): the metric 'other' is not declared"),
+        ("def run", "def rum", "line 5): Mine (mine.py, line 5) does not define run"),
+        ("value=1", "value=1 / 0", "line 5): raises ZeroDivisionError"),
+    ],
+)
+def test_a_broken_audit_is_named_in_one_line(
+    tmp_path: Path, old: str, new: str, fault: str
+) -> None:
+    text = AUDIT.format(False, 1).replace(old, new)
+    with pytest.raises(AssertionError) as caught:
+        check_part(part_of(tmp_path, text))
+    (line,) = str(caught.value).splitlines()
+    assert fault in line
+
+
+@pytest.mark.parametrize(
     ("question", "fault"),
     [
         ("question='identity'", "the question 'identity', not one of records, attribute, labels"),
@@ -298,6 +317,12 @@ def test_a_report_says_which_audit_measures_without_the_defense(tmp_path: Path) 
         notes = {"defenses": "measured without the defenses of updates"}
         assert all(row.details == ({} if applied else notes) for row in report.measurements)
         assert ("(not applied by: mine)" in view(report).scope.shared) is not applied
+
+
+def test_a_function_is_tried_as_a_mechanism(tmp_path: Path) -> None:
+    factory = part_of(tmp_path, MECHANISM.replace("(gradients, generator)", "()").format("pass"))
+    with pytest.raises(AssertionError, match=r"^mine .*: tried as a mechanism\(per_sample_gradi"):
+        check_part(factory)
 
 
 def test_an_error_in_a_part_names_its_line(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from gradaudit.core.parts import without_garbage_collection
+from gradaudit.core.parts import source_line, without_garbage_collection
 from gradaudit.core.specs import configured
 from gradaudit.deployment import Deployment
+from gradaudit.errors import AuditError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
@@ -233,4 +234,11 @@ class Audit(Generic[O]):
 
     def _measuring(self) -> Any:
         with without_garbage_collection():
-            return import_module(f"{type(self).__module__}.measure")
+            name = f"{type(self).__module__}.measure"
+            try:
+                return import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name != name:
+                    raise
+                part = f"{type(self).__name__}{source_line(type(self))}"
+                raise AuditError(f"{part} does not define run, nor is there {name}") from None
