@@ -1,5 +1,6 @@
 """Readers of files of others: what they return, and what their failures become."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ def test_a_reader_that_fails_is_one_line(
     with pytest.raises(error, match=words) as caught:
         read(reader, file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_text_that_unpacks_beyond_the_memory_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for _ in range(900):
+            stream.write(b"0" * (1 << 20))
+    with pytest.raises(
+        DataError, match=r"t\.csv: cannot be read \(it takes more than .* of memory"
+    ):
+        load_records(f"csv:{path}?label=y")
 
 
 def test_files_are_looked_at_before_a_reader_gets_them(tmp_path: Path) -> None:

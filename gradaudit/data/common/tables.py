@@ -179,6 +179,8 @@ def _text(path: Path, encoding: str) -> str:
     if content.startswith(_GZIP):
         try:
             content = gzip.decompress(content)
+        except MemoryError:
+            raise
         except Exception as error:  # damage shows in every way that zlib can fail
             raise DataError(f"{path}: is damaged: {error}; fetch it again") from error
     name = "UTF-8" if encoding == UTF_8 else printable(encoding, 60)
@@ -221,6 +223,8 @@ def _csv_cells(text: str, sep: str, origin: str) -> dict[str, Any]:
         if len(frame.columns) != len(header) or (frame.iloc[:, -1] == "").any():
             _expect_cells(rows, len(header), origin)
     except (csv.Error, ValueError) as error:
+        if "out of memory" in str(error):  # as pandas calls it
+            raise MemoryError from error
         raise DataError(
             f"{origin}: is not a CSV file ({printable(first_line(error), 200)}); quote cells that "
             "hold the separator, or name it with sep="
@@ -326,6 +330,8 @@ def _frame_cells(paths: Sequence[Path], origin: str, array: str | None) -> dict[
     for name, column in zip(whole.column_names, whole.columns, strict=True):
         try:
             found.append(_column_cells(column))
+        except MemoryError:
+            raise
         except Exception as error:  # of a nested type, a time beyond the calendar, …
             kind, why = printable(str(column.type), 60), printable(first_line(error), 90)
             what = f"column {quote(name)} holds {kind}, which cannot be made text ({why})"
