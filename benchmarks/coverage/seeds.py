@@ -17,6 +17,7 @@ import sys
 from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -27,7 +28,7 @@ from gradaudit.judging import known_metrics
 from gradaudit.report import Measurement, Report
 from gradaudit.zoo import build
 
-MODELS = {
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mlp": ("mlp", {"inputs": (10,), "classes": 2}, "diabetes"),
     "cnn3": ("cnn3", {"shape": (1, 8, 8)}, "digits"),
 }
