@@ -151,7 +151,7 @@ def nothing_to_do() -> Plan:
         out_of_time=False,
         rounds=1,
         prices={"fc1": 1.0},
-        updates=UndefendedUpdates(()),
+        updates=UndefendedUpdates(({"fc1": torch.ones(2)},)),
     )
 
 
