@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from gradaudit.core.text import DOUBTED, UNBOUNDED, number
 
 Status = Literal["measured", "skipped", "failed"]
+NO_EVIDENCE = "no_evidence"
+"""Detail of a row that no value could have shown to be beyond its limit; ``doubts`` say why."""
 RISKIEST_BY = "riskiest_by"
 """Detail of a headline that copies the riskiest of several rows: those rows' variant keys."""
 APART_BY = "apart_by"

@@ -28,7 +28,7 @@ from typing import Any, Literal, Self
 
 from gradaudit.core.text import MANY, UNBOUNDED, deciding_remedy, number
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
-from gradaudit.measurement import CHANCE, CLOSEST, EFFORT, dict_of, numbers_of
+from gradaudit.measurement import CHANCE, CLOSEST, EFFORT, NO_EVIDENCE, dict_of, numbers_of
 from gradaudit.report import Measurement, estimate
 
 _NORMAL = NormalDist()
@@ -372,7 +372,8 @@ def would_settle(
     if tried is not None and times is not None:
         wanted = max(tried + 1, math.ceil(times * tried - 1e-9))
         return f"{wanted:,} attacked updates instead of {tried:,} would (--batches, --solved)"
-    if row.unbounded and row.doubts:
+    vacuous = row.unbounded or row.details.get(NO_EVIDENCE) is True
+    if vacuous and row.doubts:
         return row.doubts[0]
     metric = known_metrics().get(row.id)
     stronger = metric.stronger if metric else ""

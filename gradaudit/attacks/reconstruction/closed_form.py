@@ -58,6 +58,7 @@ _PRODUCTS_A_STEP = 16
 _ALIKE = 1e-9
 """Relative distance of two solutions for a layer's input that rounding alone can make."""
 _LATER = "the layer's input; the record behind it is determined where condition 1 holds"
+_UNDETERMINED = "the layer's input; the record behind it is not determined (condition 1 fails)"
 _KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, float | None]] = WeakKeyDictionary()
 """Operations of two products of the search, by the shape of a record, where they were counted."""
 
@@ -281,10 +282,13 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
             records, behind = self._behind(view, layer.name, inputs)
             details |= behind
         records = records.reshape(2, 1, *view.shape)
+        boxed = view.rounded(view.clipped(records)) if self.options.box else records
+        if not layer.of_record:
+            read = layer_input(view.model, layer.name)
+            with torch.no_grad():
+                inputs = torch.stack([read(record.to(inputs)) for record in boxed])
         return Candidates(
-            inputs=(view.rounded(view.clipped(records)) if self.options.box else records).to(
-                view.dtype
-            ),
+            inputs=boxed.to(view.dtype),
             labels=None if view.labels is None else view.labels.expand(2, *view.labels.shape),
             scores=torch.tensor(layer.misfits(inputs), dtype=torch.float64),
             diverged=~records.flatten(1).isfinite().all(dim=1),
@@ -308,10 +312,10 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         if float((inputs[1] - inputs[0]).norm()) > _ALIKE * problems[0].scale:
             second = self._search(problems[1], first.z, products - first.products)
         affordable = len(inputs[0]) / 2 <= products
-        details: dict[str, JsonValue] = {
-            "condition_1": problems[0].determined(first.z) if affordable else None,
-            "residual": first.residual,
-        }
+        determined = problems[0].determined(first.z) if affordable else None
+        details: dict[str, JsonValue] = {"condition_1": determined, "residual": first.residual}
+        if determined is False:
+            details["recovers"] = _UNDETERMINED
         if first.cut or second.cut:
             details["cut_short"] = self._cut_short(first)
         return torch.stack([torch.from_numpy(m.z).to(inputs) for m in (first, second)]), details

@@ -31,7 +31,8 @@ class SubspaceOptions(AuditOptions):
         ge=19,
         le=100_000,
         description="Number of label permutations for the p-value, which is at least 1 / (number + "
-        "1); where records have users, the users' labels are permuted.",
+        "1); where records have users, the users' labels are permuted. Fewer than 100 leave the "
+        "default limit of 0.01 undecided.",
     )
 
 

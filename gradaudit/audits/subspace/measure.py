@@ -20,6 +20,7 @@ from gradaudit.core.statistics.laws import replicated_p_value
 from gradaudit.data.records import with_rare_merged
 from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.gradients.per_sample import PREPARING
+from gradaudit.measurement import NO_EVIDENCE
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.subject import Subject, defenses_note
@@ -35,6 +36,12 @@ _SECONDS_AN_ELEMENT, _MORE_A_RECORD = 1e-8, 1e-10
 """Seconds to form and decompose an element, and their growth with each further record: ResNet-18
 and AlexNet at 64×64 take 15 and 36 seconds and more for 32 records."""
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
+FEWEST_PERMUTATIONS = 100
+"""The fewest whose smallest p-value, 1 / (number + 1), is below the default limit of 0.01."""
+_TOO_FEW = (
+    "its p-value cannot be below {:.3g}; at least "
+    f"{FEWEST_PERMUTATIONS} permutations are needed (--permutations)"
+)
 _RANGE = 0.95
 _NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
 
@@ -173,7 +180,17 @@ class _TargetRows:
         error = (p_value * (1 - p_value) / (self.permutations + 1)) ** 0.5
         redrawn = replicated_p_value(p_value, self.permutations)
         details = {"monte_carlo_error": error, "p_value_alone": alone, **_known_to(redrawn)}
-        yield rows.measured("p_value", p_value, layer=layer, n=n, details=details)
+        few = self.permutations < FEWEST_PERMUTATIONS
+        details |= {NO_EVIDENCE: True} if few else {}
+        yield rows.measured(
+            "p_value",
+            p_value,
+            layer=layer,
+            n=n,
+            interval=(0.0, 1.0) if few else None,
+            imprecise=_TOO_FEW.format(1 / (self.permutations + 1)) if few else "",
+            details=details,
+        )
 
     def _facts(self, split: Split, compared: PrincipalAngles) -> dict[str, JsonValue]:
         facts: dict[str, JsonValue] = {

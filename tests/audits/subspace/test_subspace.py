@@ -19,6 +19,9 @@ from gradaudit.audits.subspace.groups import orders_of
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
+from gradaudit.judging.case import Case as Judged
+from gradaudit.judging.case import ends_of
+from gradaudit.judging.policy import Rule
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.subject import Subject
@@ -335,6 +338,21 @@ def test_rows_say_that_no_defense_was_applied() -> None:
 def test_presets_can_reach_the_limit(preset: dict[str, Any]) -> None:
     (limit,) = [metric.warning for metric in Subspace.metrics if metric.warning is not None]
     assert 1 / (SubspaceOptions(**preset).permutations + 1) < limit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("permutations", "outcome"), [(99, "unclear"), (100, "passed")])
+def test_too_few_permutations_leave_the_attribute_undecided(
+    permutations: int, outcome: str
+) -> None:
+    """Of 99 permutations no p-value is below 0.01, so that none could have been found."""
+    rows = rows_by(Subspace, permutations=permutations)(subject_of())
+    row = one(rows, "p_value", "0")
+    assert row.number is not None
+    assert row.number > 0.02
+    case = Judged(0, Rule(metric="subspace.p_value", min=0.01), row, ends_of(row, row.number))
+    assert case.outcome == outcome
+    assert ("at least 100 permutations are needed" in case.words) is (outcome == "unclear")
 
 
 def test_the_sample_model_on_the_command_line() -> None:
