@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 import gradaudit.errors as errors
 from gradaudit.audits import Audit, Metric, audits, named
-from gradaudit.core.parts import offered, part_named
+from gradaudit.core.parts import offered, part_named, summaries
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import number
 from gradaudit.errors import GradauditError, UsageError
@@ -57,14 +57,15 @@ class Explanation:
 
 def names() -> list[str]:
     """Return all names that can be explained: audits, metrics, other parts, faults, errors."""
-    others = [*_parts(), *_faults(), *_errors(), *_glossary()]
+    others = [*_parts(), *PARTS, *_faults(), *_errors(), *_glossary()]
     return list(dict.fromkeys([*audits(), *_measuring(), *others]))
 
 
 def explain(name: str) -> Explanation:
     """Explain an audit, a metric, a part, a fault of a job or an error by its name.
 
-    Metrics are named as in policies, parts as by ``list``, faults as in the rows of ``job``.
+    Metrics are named as in policies, parts and their kinds as by ``list``, faults as in the rows
+    of ``job``.
     Where parts of several kinds have the name, the kind before it decides: ``mechanisms dp``.
 
     Words of reports (AUROC, OPEN, verdict) are found last, in any case.
@@ -82,11 +83,14 @@ def explain(name: str) -> Explanation:
     others = _parts()
     if kind := others.get(name):
         return _of_part(kind, name.rpartition(" ")[2])
+    if package := PARTS.get(name):
+        entries = [*summaries(package, "example").items()]
+        return Explanation(name, f"Parts of the kind {name}.", [Section("Parts", (), entries)])
     if fault := _faults().get(name):
         return _of_fault(name, fault)
     if word := _glossary().get(name.casefold()):
         return word
-    every = [*known, *others, *_faults(), *_errors(), *_glossary()]
+    every = [*known, *others, *PARTS, *_faults(), *_errors(), *_glossary()]
     raise UsageError(
         f"explain {name}: no audit, metric, part, fault or error of this name"
         f"{suggest(name, every)}; `gradaudit list` has them"

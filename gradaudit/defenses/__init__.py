@@ -32,6 +32,11 @@ def parse_defense(text: str, option: str = OPTION) -> Defense[Any]:
             value out of range.
     """
     name, _, rest = text.partition(":")
+    if name.endswith(".py"):
+        raise UsageError(
+            f"{option} {text}: a defense of your own is a class in an installed package, named by "
+            "its entry point; docs/parts.md shows one"
+        )
     kind = pick(name, defenses(), f"{option} {text}", "defense")
     values = _values(f"{option} {text}", kind, [item for item in rest.split(",") if item.strip()])
     try:

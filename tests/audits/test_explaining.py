@@ -1,5 +1,6 @@
 """What ``gradaudit explain`` says stands in the declaration of the audit, and nowhere else."""
 
+import json
 import re
 from html import unescape
 
@@ -47,6 +48,12 @@ def test_markdown_is_read_as_the_docstring_was_written(audit: str) -> None:
     text = " ".join(unescape(re.sub("<[^>]+>", "", page)).split())
     for paragraph in (audits()[audit].__doc__ or "").split("\n\n"):
         assert " ".join(paragraph.replace("`", "").split()) in text
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_kind_has_its_parts(kind: str) -> None:
+    entries = explain(kind).parts[0].entries
+    assert dict(entries) == json.loads(run("list", kind, "-f", "json").out)[kind]
 
 
 @pytest.mark.parametrize("kind", PARTS)

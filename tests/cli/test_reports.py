@@ -249,6 +249,10 @@ def test_list_of_one_kind(kind: str) -> None:
     assert all(summary for summary in json.loads(done.out)[kind].values())
 
 
+def test_methods_are_reconstructions() -> None:
+    assert run("list", "methods") == run("list", "reconstructions")
+
+
 def test_list_of_an_unknown_kind() -> None:
     done = run("list", "nonsense")
     assert done.status == 2

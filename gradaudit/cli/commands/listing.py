@@ -104,6 +104,8 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 
+ALIASES = {"methods": "reconstructions"}
+
 
 def list_parts(
     kind: Annotated[
@@ -123,7 +125,7 @@ def list_parts(
     gradaudit list
     gradaudit list defenses
     """
-    chosen = [kind] if kind else list(KINDS)
+    chosen = [ALIASES.get(kind, kind)] if kind else list(KINDS)
     by_kind = {name: pick(name, KINDS, f"list {kind}", "kind")() for name in chosen}
     if shape == "json":
         print_json(by_kind)
