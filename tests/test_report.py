@@ -130,6 +130,7 @@ def test_its_rows_are_a_data_frame() -> None:
     assert list(frame["value"].dropna()) == [1.5, 1.0, math.inf]
     assert (frame["low"][0], frame["high"][0], frame["unit"][0]) == (1, 2, "bit")
     assert frame["status"].value_counts().to_dict() == {"measured": 3, "skipped": 1}
+    assert list(frame["details"]) == [row.details for row in ROWS]
     assert list(report().to_dataframe().columns) == list(frame.columns)
 
 

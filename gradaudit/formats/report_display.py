@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _AS_THEY_ARE = ("audit", "metric", "layer", "confidence", "unit", "n", "status", "reason")
-COLUMNS = (*_AS_THEY_ARE[:3], "variant", "value", "low", "high", *_AS_THEY_ARE[3:])
+COLUMNS = (*_AS_THEY_ARE[:3], "variant", "value", "low", "high", *_AS_THEY_ARE[3:], "details")
 
 
 def dataframe(report: Report) -> "DataFrame":
@@ -31,7 +31,8 @@ def _line(row: Measurement) -> dict[str, object]:
     low, high = row.interval or (None, None)
     values = {name: getattr(row, name) for name in _AS_THEY_ARE}
     words = variant_text(row.variant)
-    return {**values, "variant": words, "value": row.number, "low": low, "high": high}
+    ends = {"value": row.number, "low": low, "high": high}
+    return {**values, "variant": words, **ends, "details": row.details}
 
 
 MOST_LAYERS = 6

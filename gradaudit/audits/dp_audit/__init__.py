@@ -157,7 +157,7 @@ class DpAudit(Audit[DpAuditOptions]):
             proven=True,
             warning=1,
             error=5,
-            why="the releases under two values of the attribute were distinguished so surely that "
+            why="the releases of two neighbouring batches were distinguished so surely that "
             "epsilon cannot be smaller",
             question="attribute",
             chance=0.0,

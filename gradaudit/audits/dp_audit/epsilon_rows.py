@@ -246,9 +246,17 @@ def _trials_rows(
     if reason or bound is None:
         yield from rows.skipped(reason, PROVEN_IF_GAUSSIAN)
         return
-    details = {**bound.agreement, "remark": IF_GAUSSIAN}
+    details = {**bound.agreement, "remark": f"{IF_GAUSSIAN}; {_jointly(level)}"}
     for metric, value in zip(PROVEN_IF_GAUSSIAN, (bound.epsilon, bound.mu), strict=True):
         yield rows.measured(metric, value, n=n, confidence=level, details=details)
+
+
+def _jointly(level: float) -> str:
+    """Word the joint level of both lower bounds, by Bonferroni's inequality."""
+    return (
+        f"this bound and epsilon_lower are below the truth in {level:.0%} of audits each, and both "
+        f"in at least {2 * level - 1:.0%}"
+    )
 
 
 def _evidence(score: StatisticResult) -> dict[str, JsonValue]:
