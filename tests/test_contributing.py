@@ -16,6 +16,7 @@ from command_line import run
 from gradaudit.cli import build
 from gradaudit.config import file_model
 from gradaudit.core.parts import discover
+from gradaudit.testing import check_part
 
 GUIDE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 RECIPES = dict(
@@ -70,6 +71,16 @@ def test_there_is_a_recipe_for_each_folder() -> None:
         "gradaudit/data",
         "gradaudit/formats",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("path", RECIPES)
+def test_they_keep_the_contract(path: str) -> None:
+    options = {"quantize": {"step": 0.01}, "parity": {"source": "50"}}
+    module = importlib.import_module(f"{PACKAGE}.{Path(path).name}")
+    *_, part = (x for x in vars(module).values() if getattr(x, "__module__", "") == module.__name__)
+    check_part(part, **options.get(part.name, {}))
 
 
 @pytest.mark.slow
