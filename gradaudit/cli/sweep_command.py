@@ -35,6 +35,7 @@ from gradaudit.config import BudgetSettings, RunSettings, SubjectSettings, deplo
 from gradaudit.core.text import DOUBTS, printable, variant_text
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
+from gradaudit.executors.stopping import Stopped, reporting
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.report import Report, Variant
@@ -94,13 +95,15 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         if output.dry_run:
             _print_sweep_plan(sweep.within(seconds))
             return
-        report = _swept(sweep.within(seconds), left, watcher(output.quiet))
+        report, stopped = _swept(sweep.within(seconds), left, watcher(output.quiet))
         unwritten = write(report, output)
         show(report, output)
         if output.shape == "table":
             print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
         if not incomplete(report):
             files.write(report, metric)
+        if stopped:
+            raise stopped
         conclude(report, output, unwritten=unwritten)
 
     of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
@@ -202,21 +205,44 @@ def _print_sweep_plan(sweep: _Sweep) -> None:
         typer.echo(printable(line, limit=None))
 
 
-def _swept(sweep: _Sweep, left: Left | None, progress: Progress) -> Report:
-    done, parts, count = [], [], len(sweep.runs)
+def _swept(
+    sweep: _Sweep, left: Left | None, progress: Progress
+) -> tuple[Report, BaseException | None]:
+    """Run the settings; what interrupts a later one is returned with the report of those before.
+
+    Raises:
+        KeyboardInterrupt, Stopped: the command was interrupted before a setting was done.
+    """
+    done, parts, count = list[Report](), list[AuditRows](), len(sweep.runs)
+    stopped: BaseException | None = None
     with stdout_for_the_report(), progress.task("sweep, settings", count) as advance:
-        for number, (variant, subject, (*_, preset)) in enumerate(sweep.opened(), 1):
-            named = f"setting {number} of {count} ({variant_text(variant)})"
-            with progress.task(named, 1):
-                report = _at_setting(subject, preset, left, progress)
-            done.append(report)
-            parts.append(AuditRows(preset.audit, report.measurements, variant))
-            advance(1)
+        try:
+            with reporting():
+                for number, (variant, subject, (*_, preset)) in enumerate(sweep.opened(), 1):
+                    named = f"setting {number} of {count} ({variant_text(variant)})"
+                    with progress.task(named, 1):
+                        report = _at_setting(subject, preset, left, progress)
+                    done.append(report)
+                    parts.append(AuditRows(preset.audit, report.measurements, variant))
+                    advance(1)
+        except (KeyboardInterrupt, Stopped) as stop:
+            if not done:
+                raise
+            stopped = stop
+    return _merged(sweep, done, parts, interrupted=stopped is not None), stopped
+
+
+def _merged(
+    sweep: _Sweep, done: Sequence[Report], parts: Sequence[AuditRows], *, interrupted: bool
+) -> Report:
+    """Merge the reports of the finished settings."""
+    plan: dict[str, JsonValue] = {"plan": {"interrupted": True}} if interrupted else {}
     return done[0].model_copy(
         update={
             "measurements": merge(parts),
             "provenance": {
                 **done[0].provenance,
+                **plan,
                 "finished": done[-1].provenance["finished"],
                 **asked(),
                 "defenses": _defenses(done),

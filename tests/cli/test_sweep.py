@@ -2,6 +2,8 @@
 
 import csv
 import json
+import signal
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,8 +17,10 @@ from fake_command_line import only_counting
 from gradaudit.cli import guarded
 from gradaudit.cli.reports import render
 from gradaudit.cli.sweep_command import sweep_command
-from gradaudit.report import Report
-from gradaudit.subject import RATE
+from gradaudit.executors.stopping import Stopped
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Report
+from gradaudit.subject import RATE, Subject
 from gradaudit.sweeping.sweep_table import write_table
 from gradaudit.view.scope import scope_of
 
@@ -212,6 +216,29 @@ def test_a_budget_gives_every_setting_the_same_preset_that_fits(
     assert [line.partition("counting: ")[2] for line in done.out.splitlines()[:-1]] == [
         expected
     ] * 2
+
+
+def test_an_interrupted_sweep_keeps_its_finished_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Counting.run
+
+    def interrupted(audit: Counting, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+        if audit.options.scale == 10:
+            raise Stopped(signal.SIGTERM)
+        return whole(audit, subject, progress)
+
+    monkeypatch.setattr(Counting, "run", interrupted)
+    report, table = tmp_path / "report.json", tmp_path / "table.csv"
+    done = run(*PLAIN, "--over", "scale=1,10", "-o", report, "--table", table)
+    assert done.status == 143
+    kept = Report.from_file(report)
+    assert {row.variant.get("scale") for row in kept.rows if row.variant} == {1}
+    assert kept.interrupted
+    assert table.exists()
+    none = run(*PLAIN, "--over", "scale=10,1", "-o", tmp_path / "none.json")
+    assert none.status == 143
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_a_sweep_within_its_time_has_the_rows_of_one_without() -> None:
