@@ -15,14 +15,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from gradaudit._version import __version__
 from gradaudit.audits import Audit, audits
-from gradaudit.cli.help import HelpCommand, HelpGroup, whole_words, with_examples
+from gradaudit.cli.help import HelpCommand, HelpGroup, with_examples
 from gradaudit.cli.terminal import let_readers_go
 from gradaudit.core.text import printable
 from gradaudit.errors import GradauditError, PartWarning, one_line
@@ -126,34 +126,34 @@ def say(message: str) -> None:
 
 _COMPLETING = "_GRADAUDIT_COMPLETE"
 """Environment variable set by shells that complete a command line."""
-PANEL = "Single audits"
+PANEL, _FEDERATION, _REPORT, _LEARN = "Audit", "Federation", "Report", "Learn"
 GROUPS = {
     "attack": "What a real attacker gets from a shared gradient.",
     "sweep": "One audit over a grid of settings, in one report, with curves.",
 }
 """Help texts of command groups."""
 
-_REPORTS = "Reports"
 _COMMANDS = {
-    "init": ("commands.init.init", None),
-    "scan": ("commands.scan.scan", None),
-    "plan": ("commands.plan.plan", None),
-    "train": ("commands.rounds.train", None),
-    "capture": ("commands.rounds.capture", None),
+    "scan": ("commands.scan.scan", PANEL),
     "job": ("commands.job.job", PANEL),
-    "gate": ("commands.gate.gate", _REPORTS),
-    "compare": ("reports.compare", _REPORTS),
-    "render": ("reports.render", _REPORTS),
-    "list": ("commands.listing.list_parts", _REPORTS),
-    "explain": ("commands.listing.explain", _REPORTS),
-    "schema": ("commands.listing.schema", _REPORTS),
+    "train": ("commands.rounds.train", _FEDERATION),
+    "capture": ("commands.rounds.capture", _FEDERATION),
+    "gate": ("commands.gate.gate", _REPORT),
+    "compare": ("reports.compare", _REPORT),
+    "render": ("reports.render", _REPORT),
+    "init": ("commands.init.init", _LEARN),
+    "list": ("commands.listing.list_parts", _LEARN),
+    "explain": ("commands.listing.explain", _LEARN),
+    "schema": ("commands.listing.schema", _LEARN),
+    "plan": ("commands.plan.plan", _LEARN),
 }
 """Module and function of each command, in this package, and its heading in help."""
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gradaudit {__version__}")
+        torch = next(iter(metadata.distributions(name="torch")), None)
+        typer.echo(f"gradaudit {__version__}, torch {torch.version if torch else 'not installed'}")
         raise typer.Exit
 
 
@@ -233,7 +233,7 @@ def listed_commands(alone: str = "") -> Iterator[_Command]:
     if alone:
         yield _of_table(alone)
         return
-    yield from (_of_table(name) for name, (_, panel) in _COMMANDS.items() if panel is None)
+    yield _of_table("scan")
     of_audit, of_sweep = _loaded("audit.audit_command"), _loaded("sweep_command.sweep_command")
     for name, audit in audits().items():
         if audit.brings_model:
@@ -245,7 +245,7 @@ def listed_commands(alone: str = "") -> Iterator[_Command]:
             hidden = spoken != name
             yield _Command(spoken, partial(of_audit, audit), single, panel, hidden)
             yield _Command(f"sweep {spoken}", partial(of_sweep, audit), swept, None, hidden)
-    yield from (_of_table(name) for name, (_, panel) in _COMMANDS.items() if panel == _REPORTS)
+    yield from (_of_table(name) for name, (_, panel) in _COMMANDS.items() if panel != PANEL)
 
 
 def _audit_text(audit: type[Audit[Any]], group: str) -> str:
@@ -276,9 +276,10 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
     """Returns the command group of this name; a new group is made together with those above it."""
     if name not in groups:
         above, _, word = name.rpartition(" ")
+        panel = None if above else _LEARN if word == "sweep" else PANEL
         groups[name] = typer.Typer(no_args_is_help=True, cls=HelpGroup)
         _group(groups, above).add_typer(
-            groups[name], name=word, help=GROUPS.get(word), rich_help_panel=None if above else PANEL
+            groups[name], name=word, help=GROUPS.get(word), rich_help_panel=panel
         )
     return groups[name]
 
@@ -293,7 +294,7 @@ def main() -> None:
             app = build(None if completing else words)
         gc.freeze()  # what is imported stays, and need not be looked at
         gc.enable()
-        with whole_words(os.environ, os.environ.get(_COMPLETING, "")), _written_out():
+        with _written_out():
             app()
     except OSError as error:
         say(_unwritten(error))

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gradaudit.audits.explaining import described
-from gradaudit.cli.help import completer
+from gradaudit.cli.help import escaped
 from gradaudit.config import deployed, read_file
 from gradaudit.core.files import FOUND
 from gradaudit.core.text import listed
@@ -160,11 +160,8 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     if kind is bool and "short" not in extra:
         flag += "/--no-" + name.replace("_", "-")
     flags = [flag, *([str(extra["short"])] if "short" in extra else [])]
-    completes = completer(name) if kind in (str, list[str]) else None
-    text = described(name, field)
-    option = typer.Option(
-        *flags, help=text, rich_help_panel=panel, show_default=False, autocompletion=completes
-    )
+    text = escaped(described(name, field))
+    option = typer.Option(*flags, help=text, rich_help_panel=panel, show_default=False)
     return parameter(name, kind | None, option)
 
 

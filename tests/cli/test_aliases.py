@@ -66,8 +66,8 @@ def test_what_is_chosen_and_explained(spoken: str) -> None:
 
 def test_help_lists_the_plain_name_alone() -> None:
     listed = run("attack", "--help").out
-    assert "\n  labels " in listed
-    assert "\n  membership " not in listed
+    assert "\n│ labels " in listed
+    assert "\n│ membership " not in listed
     assert ALIAS not in run("list", "audits").out
 
 

@@ -20,7 +20,7 @@ class TradeoffOptions(AuditOptions):
     defense: tuple[str, ...] = Field(
         (),
         description="Defense whose options hold V1|V2|… for every value of the grid, as "
-        "dp:clip=1e6,sigma=0.01|0.1|0.5,per=release; repeat it for several, applied "
+        "dp:clip=1,sigma=0.1|0.5,per=release; repeat it for several, applied "
         "in order.",
     )
     against: tuple[str, ...] = Field(

@@ -18,7 +18,6 @@ from pydantic_core import core_schema
 from gradaudit.audits import audits
 from gradaudit.audits.explaining import PARTS
 from gradaudit.audits.explaining import explain as explained
-from gradaudit.cli.help import completer
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
 from gradaudit.core.parts import summaries
@@ -112,7 +111,6 @@ def list_parts(
         str | None,
         typer.Argument(
             help=f"Kind to list (without it all): {', '.join(KINDS)}.",
-            autocompletion=lambda: list(KINDS),
         ),
     ] = None,
     shape: Annotated[
@@ -143,7 +141,6 @@ def explain(
         typer.Argument(
             help="Name of an audit, a metric, a part that `gradaudit list` lists, an error or a "
             "word of reports, as in `attack property`, vinfo.auroc, prune or OPEN.",
-            autocompletion=completer("explained"),
         ),
     ],
     shape: Annotated[
