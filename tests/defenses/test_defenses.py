@@ -231,7 +231,10 @@ def test_a_chain_applies_its_defenses_in_order() -> None:
 
 
 WRONG = [
-    ("mine.py:Mine", "is a class in an installed package, named by its entry point"),
+    (
+        "mine.py:Mine",
+        "a defense of your own is a class in an installed package, named by its entry point",
+    ),
     ("prun:0.9", "no such defense (did you mean 'prune'?); there are: "),
     ("prune", "no share; write prune:0.99"),
     ("prune:2", "share=2: input should be less than 1"),

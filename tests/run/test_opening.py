@@ -24,10 +24,15 @@ OPENED_IN = {
     "pickle.load": set(),
     "cloudpickle.loads": {"gradaudit.executors.shipping"},
     "joblib.load": set(),
-    "np.load": {"gradaudit.attacks.reconstruction.matching.unknowns"},
+    "np.load": {
+        "gradaudit.attacks.reconstruction.matching.unknowns",
+        "gradaudit.core.contained",
+        "gradaudit.data.common.arrays",
+        "gradaudit.models.checkpoint.npz_weights",
+    },
     "zipfile.ZipFile": {
+        "gradaudit.models.checkpoint.torch_file",
         "gradaudit.models.exported",
-        "gradaudit.core.npz",
     },
     "tarfile.open": set(),
     "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.commands.init"},
@@ -40,10 +45,9 @@ OPENED_IN = {
 }
 """Where each kind of file is opened and code is run: nowhere else.
 
-Of pickles these are tensors of a checkpoint, after the checks, and what workers and
-children of ours send. YAML that is read without
-limits is the package's own table of faults. Of tables ``gradaudit init`` reads no more than the
-header, at most 16 KiB, to show the names of columns before torch is loaded.
+Of pickles these are tensors of a checkpoint, in a child process, and what workers of ours send.
+YAML that is read without limits is the package's own table of faults. Of tables ``gradaudit init``
+reads no more than the header, at most 16 KiB, to show the names of columns before torch is loaded.
 """
 
 
