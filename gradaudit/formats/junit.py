@@ -1,7 +1,7 @@
 """JUnit XML for CI servers, as Maven Surefire writes it: a test case for each rule and row."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from xml.etree import ElementTree as ET
 
 from gradaudit.core.text import printable, variant_text
@@ -9,6 +9,7 @@ from gradaudit.formats.base import Format
 from gradaudit.formats.results import asked, policy_name, summary
 from gradaudit.judging import Policy, verdict
 from gradaudit.judging.risk import why, with_findings
+from gradaudit.judging.verdict import failing_levels
 from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
 from gradaudit.view.facts import preparation
@@ -26,18 +27,19 @@ class Junit(Format):
         """The findings as a test suite, whose cases keep their names when limits change.
 
         Rows that do not apply have a case where a rule of the user's is about them, and none where
-        only a default rule is. A failure is an error rule's; a warning passes and says so, and what
-        is unclear, not applicable, ignored or known is skipped with the reason. What is unclear
-        and may be by the policy passes and says so too. A case takes its share of the time that
-        its audit took. Every fault of a job has a case too, which passes and says it: what fails
-        of a job is the rule about its faults.
+        only a default rule is. A failure is that of a rule whose level fails the report; a warning
+        passes otherwise and says so, and what is unclear, not applicable, ignored or known is
+        skipped with the reason. What is unclear and may be by the policy passes and says so too. A
+        case takes its share of the time that its audit took. Every fault of a job has a case too,
+        which passes and says it: what fails of a job is the rule about its faults.
         """
         judged = with_findings(report, policy)
         judged = judged.model_copy(update={"findings": asked(judged)})
         seconds = _seconds(judged)
         total = f"{sum(seconds[_audit(finding)] for finding in judged.findings):.3f}"
         faults = list(faults_of(judged))
-        counts = _counts(judged, len(faults))
+        failing = failing_levels(judged)
+        counts = _counts(judged, len(faults), failing)
         root = ET.Element("testsuite", {"name": "gradaudit", "time": total, **counts})
         properties = ET.SubElement(root, "properties")
         for name, value in _facts(judged).items():
@@ -47,10 +49,10 @@ class Junit(Format):
             name = _name(finding)
             names[f"{finding.metric} {name}"] += 1
             again = names[f"{finding.metric} {name}"]
-            _case(root, finding, name if again == 1 else f"{name} {again}", seconds)
+            name = name if again == 1 else f"{name} {again}"
+            _case(root, finding, name, seconds, failing)
         for fault in faults:
-            place = {"file": fault.path, **({"line": str(fault.line)} if fault.line else {})}
-            case = _named(root, fault.heading, "job.faults", 0, place)
+            case = _named(root, fault.heading, "job.faults", 0)
             ET.SubElement(case, "system-out").text = f"{fault.level}: {fault.sentence}"
         ET.indent(root)
         return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
@@ -69,10 +71,16 @@ def _facts(judged: Report) -> dict[str, str]:
     }
 
 
-def _case(suite: ET.Element, finding: Finding, name: str, seconds: Mapping[str, float]) -> None:
+def _case(
+    suite: ET.Element,
+    finding: Finding,
+    name: str,
+    seconds: Mapping[str, float],
+    failing: Collection[str],
+) -> None:
     message = printable(finding.message, limit=None)
-    case = _named(suite, name, finding.metric, seconds[_audit(finding)], {})
-    if finding.says == "error":
+    case = _named(suite, name, finding.metric, seconds[_audit(finding)])
+    if finding.says in failing:
         failure = ET.SubElement(case, "failure", message=message, type=finding.outcome)
         failure.text = f"{message}\n{why(finding.metric)}".strip()
     elif finding.says == "warning" or finding.unclear == "pass":
@@ -81,10 +89,8 @@ def _case(suite: ET.Element, finding: Finding, name: str, seconds: Mapping[str, 
         ET.SubElement(case, "skipped", message=message)
 
 
-def _named(
-    suite: ET.Element, name: str, group: str, seconds: float, place: Mapping[str, str]
-) -> ET.Element:
-    named = {"name": name, "classname": group, **place}
+def _named(suite: ET.Element, name: str, group: str, seconds: float) -> ET.Element:
+    named = {"name": name, "classname": group}
     shown = {key: printable(text, limit=None) for key, text in named.items()}
     return ET.SubElement(suite, "testcase", {**shown, "time": f"{seconds:.3f}"})
 
@@ -114,13 +120,13 @@ def _seconds(judged: Report) -> Counter[str]:
     return shares
 
 
-def _counts(judged: Report, faults: int) -> dict[str, str]:
+def _counts(judged: Report, faults: int, failing: Collection[str]) -> dict[str, str]:
     findings = judged.findings
     return {
         "tests": str(len(findings) + faults),
         "errors": "0",
         "skipped": str(sum(map(_skipped, findings))),
-        "failures": str(sum(finding.says == "error" for finding in findings)),
+        "failures": str(sum(finding.says in failing for finding in findings)),
     }
 
 

@@ -1,5 +1,6 @@
 """JUnit XML, compared whole."""
 
+from typing import Literal
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -84,6 +85,19 @@ def test_what_is_unclear_neither_fails_nor_passes_unless_the_policy_says_so(
     (case,) = root.iter("testcase")
     assert [each.tag for each in case] == [child]
     assert {key: root.attrib[key] for key in counts} == counts
+
+
+@pytest.mark.parametrize(("fail_on", "child"), [("error", "system-out"), ("warning", "failure")])
+def test_a_warning_is_a_failure_where_it_fails_the_report(
+    fail_on: Literal["error", "warning"], child: str
+) -> None:
+    policy = {"rules": [{"metric": "leak.note", "min": 5, "level": "warning"}]}
+    report = make_report(row("leak.note", "conv1", 4))
+    judged = gate(report, Policy.model_validate(policy), fail_on=fail_on)
+    root = ET.fromstring(Junit().render(judged))
+    (case,) = root.iter("testcase")
+    assert [each.tag for each in case] == [child]
+    assert root.attrib["failures"] == str(int(fail_on == "warning"))
 
 
 def test_a_variant_is_part_of_the_name() -> None:
