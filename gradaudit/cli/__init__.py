@@ -128,8 +128,8 @@ _COMPLETING = "_GRADAUDIT_COMPLETE"
 """Environment variable set by shells that complete a command line."""
 PANEL, _FEDERATION, _REPORT, _LEARN = "Audit", "Federation", "Report", "Learn"
 GROUPS = {
-    "attack": "What a real attacker gets from a shared gradient.",
-    "sweep": "One audit over a grid of settings, in one report, with curves.",
+    "attack": "Run attacks on a shared gradient and measure what they recover.",
+    "sweep": "Run one audit over a grid of settings, in one report, with curves.",
 }
 """Help texts of command groups."""
 
@@ -173,7 +173,7 @@ def _root(
         bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")
     ] = False,
 ) -> None:
-    """Measure, layer by layer and with error bars, what a shared gradient gives away."""
+    """Measure what a shared gradient leaks, layer by layer, with error bars."""
     if verbose:
         _log_all()
 

@@ -10,7 +10,6 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
 from gradaudit.audits.presets import Preset
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
@@ -64,9 +63,11 @@ def _whole(
 ) -> None:
     """Run an audit with its options as given, without a time budget, and show its report."""
     with opened(settings) as subject:
+        from gradaudit.run.runner import run
+
         watch = watcher(settings.quiet)
         facts = {**asked(config), **unjudged(audit, policy)}
-        report = deferred.runner.run(subject, [audit], progress=watch, provenance=facts)
+        report = run(subject, [audit], progress=watch, provenance=facts)
     finish(report, settings, subject, policy)
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from pydantic import BaseModel, JsonValue
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
 from gradaudit.audits.gathering import incomplete
 from gradaudit.cli.reports import writers
@@ -94,7 +93,7 @@ def opened(settings: SubjectSettings) -> Iterator[Subject]:
     with stdout_for_the_report():
         new = "torch" not in sys.modules
         with without_garbage_collection():
-            load = deferred.opening.load
+            from gradaudit.run.opening import load
         if new:
             gc.freeze()  # modules stay, so that none of their objects need be looked at again
         yield load(settings)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
 from gradaudit.core.drawing import expect_picture
 from gradaudit.core.files import expect_other_files
@@ -88,8 +87,10 @@ class SweepFiles:
         Raises:
             UsageError: the report is not of a sweep, or the metric was not measured.
         """
+        from gradaudit.sweeping.curves import draw_sweep
+
         if self.curves is not None:
-            deferred.curves.draw_sweep(self.curves, report, metric, relative=self.relative)
+            draw_sweep(self.curves, report, metric, relative=self.relative)
         for table in self.tables:
             write_table(table, report, metric)
 
@@ -164,7 +165,7 @@ def compare(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show what became worse or better between reports, and what crossed a limit.
+    """Compare the rows and verdicts of reports.
 
     gradaudit compare old.json report.json new.json
     gradaudit compare old.json new.json --variants -f markdown
@@ -234,7 +235,7 @@ def render(
     metric: Annotated[str | None, typer.Option(help=f"Of a sweep: {METRIC}")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Show a saved report, or write it in other formats.
+    """Show a saved report or write it in other formats.
 
     gradaudit render report.json -o report.html -o report.md
     gradaudit render sweep.json --curves curves.svg --table sweep.csv

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, Metric
 from gradaudit.audits.presets import OF_SUBJECT, PRESETS, Preset, PresetName
 from gradaudit.cli.perform import asked, finish, opened, presentable, show, unjudged, write
@@ -112,7 +111,9 @@ def survey(
                 write_atomically(file, report.to_json())
 
     with opened(settings) as subject:
-        done = deferred.survey.Survey(
+        from gradaudit.run.survey import Survey
+
+        done = Survey(
             subject, presets, seconds, judged_by(policy), left, share=share, others=others
         )
         done.go(watcher(settings.quiet), _unfinished(file), keep if file else None)
@@ -149,8 +150,10 @@ def print_plan(
 ) -> None:
     """Open the subject, and print the plan's audits, presets, records, and one estimate of all."""
     with opened(settings) as subject:
+        from gradaudit.run.survey import Survey
+
         judged = judged_by(policy)
-        plan = deferred.survey.Survey(subject, presets, seconds, judged, share=share).plan
+        plan = Survey(subject, presets, seconds, judged, share=share).plan
         lines = [plan_line(each, subject) for each in plan]
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
     for line in lines:
@@ -161,7 +164,9 @@ def print_plan(
 
 def about(work: float, jobs: int = 1) -> str:
     """Formats the time of some operations on usual cores."""
-    seconds = deferred.scan_plan.seconds_of_work(work, jobs)
+    from gradaudit.run.scan_plan import seconds_of_work
+
+    seconds = seconds_of_work(work, jobs)
     return f"{duration(seconds)} on {jobs} usual core{'s' * (jobs > 1)}"
 
 

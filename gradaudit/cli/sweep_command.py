@@ -13,7 +13,6 @@ import typer
 from pydantic import JsonValue
 from rich.console import Console
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit
 from gradaudit.audits.gathering import AuditRows, incomplete, merge
 from gradaudit.audits.presets import Preset
@@ -119,10 +118,12 @@ class _Sweep:
 
     def opened(self) -> Iterator[tuple[Variant, Subject, tuple[Preset, ...]]]:
         """Yields each setting with its subject, which is opened anew only where it differs."""
+        from gradaudit.run.opening import load
+
         loaded, subject = None, None
         for variant, settings, sizes in self.runs:
             if subject is None or settings != loaded:
-                loaded, subject = settings, deferred.opening.load(settings)
+                loaded, subject = settings, load(settings)
             yield variant, subject, sizes
 
     def within(self, seconds: float | None) -> _Sweep:
@@ -132,10 +133,11 @@ class _Sweep:
         """
         if seconds is None:
             return self
-        plan = deferred.scan_plan
+        from gradaudit.run.scan_plan import CORES, RATE, work_of
+
         with stdout_for_the_report():
-            works = [[plan.work_of(x, each) for each in presets] for _, x, presets in self.opened()]
-        most = plan.CORES * plan.RATE * seconds
+            works = [[work_of(x, each) for each in presets] for _, x, presets in self.opened()]
+        most = CORES * RATE * seconds
         smaller = range(max(map(len, works)))
         fits = (k for k in smaller if sum(w[max(0, len(w) - 1 - k)] for w in works) <= most)
         fewer = next(fits, smaller[-1])
@@ -193,11 +195,13 @@ def _fields(audit: type[Audit[Any]]) -> set[str]:
 
 def _print_sweep_plan(sweep: _Sweep) -> None:
     """Print every setting's preset, and one estimate of all."""
+    from gradaudit.run.scan_plan import work_of
+
     total = 0.0
     with stdout_for_the_report():
         lines = []
         for variant, subject, (*_, preset) in sweep.opened():
-            work = deferred.scan_plan.work_of(subject, preset)
+            work = work_of(subject, preset)
             total += work
             name = f"{preset.audit.name}: {preset.name if work else 'nothing to do'}"
             lines.append(f"{variant_text(variant)}: {name}")
@@ -258,10 +262,13 @@ def _at_setting(subject: Subject, preset: Preset, left: Left | None, progress: P
     Raises:
         Stopped: the command was interrupted.
     """
+    from gradaudit.run.runner import run
+    from gradaudit.run.survey import Survey
+
     if left is None:
-        return deferred.runner.run(subject, [preset.audit], progress=progress)
+        return run(subject, [preset.audit], progress=progress)
     judged = judged_by(None)
-    done = deferred.survey.Survey(subject, [[preset]], math.inf, judged, left, share=1.0)
+    done = Survey(subject, [[preset]], math.inf, judged, left, share=1.0)
     done.go(progress)
     if done.stopped:
         raise done.stopped

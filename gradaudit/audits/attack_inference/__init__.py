@@ -213,7 +213,7 @@ class AttackAttribute(InferenceAttack[InferenceOptions]):
     """
 
     name = "attack attribute"
-    summary = "Guess an attribute among the inputs of a batch from its gradients."
+    summary = "Infer an attribute among a batch's inputs from its gradients."
     question = "What does an attacker learn of a private input from a batch's gradients?"
     paper = "https://arxiv.org/abs/2408.16913"
     Options = InferenceOptions
@@ -230,7 +230,7 @@ class AttackProperty(InferenceAttack[InferenceOptions]):
     """
 
     name = "attack property"
-    summary = "Guess a property that is no input of a batch from its gradients."
+    summary = "Infer a property outside a batch's inputs from its gradients."
     question = (
         "What does an attacker learn from a batch's gradients of a property that is no input?"
     )
@@ -249,8 +249,8 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
     """
 
     name = "attack distribution"
-    summary = "Guess the share of a batch's records that have a value from its gradients."
-    question = "Can an attacker tell the share of a batch's records that have a value?"
+    summary = "Infer the share of a batch's records with a value."
+    question = "Can an attacker infer the share of a batch's records with a value?"
     paper = "https://arxiv.org/abs/2408.16913"
     priority = 60
     Options = DistributionOptions
@@ -268,8 +268,8 @@ class AttackUser(InferenceAttack[UserOptions]):
     """
 
     name = "attack user"
-    summary = "Guess which of some users a batch is of from its gradients."
-    question = "Can an attacker tell whose batch it is?"
+    summary = "Identify the user of a batch from its gradients."
+    question = "Can an attacker identify the user of a batch?"
     paper = "https://arxiv.org/abs/2408.16913"
     Options = UserOptions
     examples: ClassVar = (

@@ -63,8 +63,8 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
     """
 
     name = "attack malicious-server"
-    summary = "Whether a model was made to read single records off an update of it."
-    question = "Did the server send a model that singles records out?"
+    summary = "Detect a model crafted to isolate single records."
+    question = "Did the server send a model that isolates single records?"
     paper = "https://arxiv.org/abs/2110.13057"
     metrics = (
         Metric(

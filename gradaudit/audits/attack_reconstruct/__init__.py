@@ -29,8 +29,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     """
 
     name = "attack reconstruct"
-    summary = "Rebuild records from their shared update."
-    question = "What records does an attacker rebuild from an update?"
+    summary = "Reconstruct records from their shared update."
+    question = "Which records does an attacker reconstruct from an update?"
     paper = "https://arxiv.org/abs/2006.11601"
     applies_defenses = True
     metrics = (

@@ -108,8 +108,8 @@ class AttackRecord(Audit[RecordOptions]):
     """
 
     name = "attack record"
-    summary = "Tell whether a given record is behind an update, at every layer."
-    question = "Can an attacker tell whether a given record is behind an update?"
+    summary = "Infer whether a given record is in an update, at every layer."
+    question = "Can an attacker infer whether a given record is in an update?"
     paper = "https://arxiv.org/abs/2112.03570"
     applies_defenses = True
     metrics = (

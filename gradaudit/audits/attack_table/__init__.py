@@ -81,8 +81,8 @@ class AttackTable(Audit[TableOptions]):
     """
 
     name = "attack table"
-    summary = "Rebuild whole rows of a table from an update, with proof."
-    question = "Which rows of a table does an attacker rebuild from an update, and how sure is it?"
+    summary = "Reconstruct rows of a table from an update, with certificates."
+    question = "Which rows of a table does an attacker reconstruct, and with which certainty?"
     paper = "https://arxiv.org/abs/2210.01785"
     applies_defenses = True
     metrics = (

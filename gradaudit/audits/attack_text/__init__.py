@@ -68,8 +68,8 @@ class AttackText(Audit[TextOptions]):
     """
 
     name = "attack text"
-    summary = "Name the tokens and texts behind an update of a language model."
-    question = "Which texts does an attacker read off an update of a language model?"
+    summary = "Recover the tokens and texts in an update of a language model."
+    question = "Which texts does an attacker recover from an update of a language model?"
     paper = "https://arxiv.org/abs/2405.15586"
     applies_defenses = True
     metrics = (

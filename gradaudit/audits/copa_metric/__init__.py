@@ -50,7 +50,7 @@ class CopaMetric(Audit[CopaOptions]):
     """
 
     name = "copa-metric"
-    summary = "Whether each convolution's input can be solved for from its weights and gradient."
+    summary = "Measure the rank deficiency of convolutions: can they be inverted?"
     question = "Can the architecture be inverted at all?"
     paper = "https://arxiv.org/abs/2111.10178"
     metrics = (

@@ -147,7 +147,7 @@ class DpAudit(Audit[DpAuditOptions]):
     """
 
     name = "dp-audit"
-    summary = "Empirical epsilon of a gradient-release mechanism, with canary and confidence bound."
+    summary = "Bound a mechanism's epsilon from below by playing it."
     question = "How large is a mechanism's epsilon, at least?"
     paper = "https://arxiv.org/abs/2408.16913"
     metrics = (

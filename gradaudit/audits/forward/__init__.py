@@ -46,8 +46,8 @@ class Forward(Audit[ForwardOptions]):
     """
 
     name = "forward"
-    summary = "Information about the input in each layer's activations, by kernel density."
-    question = "How much of the record is left at each layer?"
+    summary = "Estimate information about the input in each activation."
+    question = "How much information about the record is left at each layer?"
     paper = "https://arxiv.org/abs/2010.08762"
     metrics = (
         Metric(

@@ -85,8 +85,8 @@ class Job(Audit[JobOptions]):
     """
 
     name = "job"
-    summary = "What leaves the clients of a whole federated job, and its real epsilon."
-    question = "What does this whole job let out, and which epsilon does it really have?"
+    summary = "Audit what leaves a federated job's clients, and its epsilon."
+    question = "What leaves this job's clients, and which epsilon does it have?"
     paper = "https://arxiv.org/abs/1905.02383"
     metrics = (
         Metric(

@@ -53,8 +53,8 @@ class Observe(Audit[ObserveOptions]):
     """
 
     name = "observe"
-    summary = "What a shared update gives away at a glance, before any attack is run."
-    question = "What does this very update give away at a glance?"
+    summary = "Check one update for leaked labels and single records, without attacks."
+    question = "Which labels, tokens and single records does this update reveal?"
     paper = "https://arxiv.org/abs/2006.11601"
     metrics = (
         Metric(

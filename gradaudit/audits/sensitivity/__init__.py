@@ -1,4 +1,4 @@
-"""How strongly each layer's gradient reacts to the input and to the label."""
+"""Measure how each layer's gradient reacts to input and label."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -242,7 +242,7 @@ class Sensitivity(Audit[SensitivityOptions]):
     """
 
     name = "sensitivity"
-    summary = "How strongly each layer's gradient reacts to the input and to the label."
+    summary = "Measure how each layer's gradient reacts to input and label."
     question = "Does a layer's gradient react to the input, and to the label?"
     paper = "https://arxiv.org/abs/2105.13929"
     metrics = tuple(_metrics())

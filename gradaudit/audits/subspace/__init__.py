@@ -96,8 +96,8 @@ class Subspace(Audit[SubspaceOptions]):
     """
 
     name = "subspace"
-    summary = "How far apart the gradients with and without an attribute lie."
-    question = "How far apart do gradients with and without an attribute lie?"
+    summary = "Measure distances of gradients with and without an attribute."
+    question = "How far apart are gradients with and without an attribute?"
     paper = "https://arxiv.org/abs/2105.13929"
     metrics = tuple(_metrics())
     headline = ("grassmann", "p_value")

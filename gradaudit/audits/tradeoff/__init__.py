@@ -171,8 +171,8 @@ class Tradeoff(Audit[TradeoffOptions]):
     """
 
     name = "tradeoff"
-    summary = "Privacy against accuracy over a defense's settings: curves and CAP."
-    question = "What does a defense cost, and what does it buy?"
+    summary = "Measure privacy against accuracy over a defense's settings."
+    question = "Which accuracy does a defense cost, and which privacy does it bring?"
     paper = "https://arxiv.org/abs/2006.11601"
     applies_defenses = True
     metrics = (

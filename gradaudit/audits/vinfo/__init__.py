@@ -1,4 +1,4 @@
-"""Usable information about a private attribute in each layer's gradient."""
+"""Estimate usable information about an attribute in each gradient."""
 
 from functools import partial
 from typing import ClassVar, Literal
@@ -229,8 +229,8 @@ class Vinfo(Audit[VinfoOptions]):
     """
 
     name = "vinfo"
-    summary = "Usable information about a private attribute in each layer's gradient."
-    question = "Can a private attribute be read from a layer's gradient?"
+    summary = "Estimate usable information about an attribute in each gradient."
+    question = "Can a private attribute be inferred from a layer's gradient?"
     paper = "https://arxiv.org/abs/2105.13929"
     applies_defenses = True
     metrics = (

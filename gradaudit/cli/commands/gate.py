@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.cli.reports import OptionalShape, Output, Quiet, Verbose, remark, writers
 from gradaudit.core.files import FOUND
 from gradaudit.core.text import variant_text
@@ -154,9 +153,11 @@ def gate(
 
 def _configured_policy(quiet: bool) -> Path | None:
     """Returns the policy that the configuration in the working directory names, and says so."""
+    from gradaudit.config import read_file
+
     if not FOUND.is_file():
         return None
-    found: Path | None = deferred.config.read_file(FOUND).get("policy")
+    found: Path | None = read_file(FOUND).get("policy")
     if found is not None:
         remark(f"policy {found} of {FOUND} (--policy wins over it)", quiet)
     return found

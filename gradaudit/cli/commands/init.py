@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 import yaml
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.cli.flags import options_of, parameter, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
 from gradaudit.config import ScanSettings, SubjectSettings, settle
@@ -229,7 +228,7 @@ _LOOKED_AT = {"model", "checkpoint", "prefix", "partial", "data", "attribute", "
 
 
 def _init(**flags: Any) -> None:
-    """Write a commented gradaudit.yaml and policy.yaml into this folder; nothing is overwritten.
+    """Write a commented gradaudit.yaml and policy.yaml; nothing is overwritten.
 
     gradaudit init -m sample_models/models.py:digits_cnn -d digits
     gradaudit init --from JOB
@@ -247,8 +246,10 @@ def _init(**flags: Any) -> None:
     settings = settle(SubjectSettings, flags, {})
     begun: JobBeginning | None = None
     if folder:
+        from gradaudit.audits.job.starting import beginning
+
         with stdout_for_the_report():
-            begun = deferred.starting.beginning(folder, settings.model)
+            begun = beginning(folder, settings.model)
         mode = begun.mode if flags.get("mode") is None else None
         more = {"model": begun.model, **({"mode": mode} if mode else {})}
         settings = settings.model_copy(update=more)
@@ -276,16 +277,19 @@ def _init(**flags: Any) -> None:
 
 def _looked_at(settings: SubjectSettings) -> tuple[SubjectSettings, Report, list[str]]:
     """Returns settings with the scale that fits, a report on model and data, and what was tried."""
+    from gradaudit.run.runner import run
+    from gradaudit.run.scaling import better, scaling_trials, with_scale
+
     with stdout_for_the_report():
-        trials = deferred.scaling.scaling_trials(settings)
+        trials = scaling_trials(settings)
         seen = [trial.sentence for trial in trials]
         if trials:
-            scale = deferred.scaling.better(trials)
-            data = deferred.scaling.with_scale(settings.data or "", scale or "none")
+            scale = better(trials)
+            data = with_scale(settings.data or "", scale or "none")
             settings = settings.model_copy(update={"data": data})
             seen.append(f"The model does better with scale={scale}." if scale else _EITHER_SCALE)
     with opened(settings) as subject:
-        return settings, deferred.runner.run(subject, []), seen
+        return settings, run(subject, []), seen
 
 
 _EITHER_SCALE = "The model does as well with either scale: say the one that it was trained with."

@@ -7,7 +7,6 @@ from typing import Any
 
 import typer
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.cli.flags import CONFIG, configured, options_of, parameter, with_options
 from gradaudit.cli.perform import (
@@ -43,7 +42,7 @@ FOLDER = parameter(
 
 
 def _job(**flags: Any) -> None:
-    """Audit a whole federated job: every filter and mod, and the epsilon that it really has.
+    """Audit a federated job: every filter and mod, and its epsilon.
 
     gradaudit job JOB
     gradaudit job JOB --site privacy.json --rounds 50 -o job.json
@@ -51,6 +50,8 @@ def _job(**flags: Any) -> None:
     JOB is an NVFlare job (meta.json) or a Flower app (pyproject.toml). Its filters and mods are
     code that is run, on simulated updates; its training is not.
     """
+    from gradaudit.audits.job.measure import load, report_of
+
     place = flags.pop("place")
     flags["folder"] = place or flags["folder"]
     config, file = configured(flags)
@@ -62,7 +63,7 @@ def _job(**flags: Any) -> None:
     policy = read_policy(output.policy) if output.policy else None
     if output.dry_run:
         with stdout_for_the_report():
-            chains = deferred.measure.load(options.folder, options).chains
+            chains = load(options.folder, options).chains
         typer.echo(
             f"these {len(chains)} chains would be run on simulated updates, in some seconds:"
         )
@@ -71,7 +72,7 @@ def _job(**flags: Any) -> None:
             typer.echo(printable(f"  {chain.task}: training -> {links}", limit=None))
         return
     with stdout_for_the_report(), _ended_in_time(output.seconds):
-        report = deferred.measure.report_of(options.folder, options, asked(config))
+        report = report_of(options.folder, options, asked(config))
     report = redact(report) if output.redact else report
     unwritten = write(report, output, policy)
     show(report, output, policy)

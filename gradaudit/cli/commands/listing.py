@@ -80,7 +80,7 @@ def schema(
         typer.Argument(help="Kind of document whose schema is printed."),
     ] = "report",
 ) -> None:
-    """Print the JSON Schema (draft 2020-12) of a report, a policy, a config or a deployment file.
+    """Print the JSON Schema of a report or a settings file (draft 2020-12).
 
     gradaudit schema
     gradaudit schema policy
@@ -118,7 +118,7 @@ def list_parts(
         typer.Option("-f", "--format", help="Format of what is printed."),
     ] = "table",
 ) -> None:
-    """List what is available: audits, metrics, models, data, losses, defenses and so on.
+    """List the available parts: audits, metrics, models, data, losses, defenses and so on.
 
     gradaudit list
     gradaudit list defenses
@@ -148,7 +148,7 @@ def explain(
         typer.Option("-f", "--format", help="Format of what is printed."),
     ] = "table",
 ) -> None:
-    """Explain an audit, a metric, an attack, a defense, data or an error, from its declaration.
+    """Explain a listed name or a word of reports, from its declaration.
 
     gradaudit explain sensitivity
     gradaudit explain prune

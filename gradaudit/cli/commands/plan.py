@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.text import Text
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.cli.commands.gate import verdict
 from gradaudit.cli.commands.scan import choose_audits, of_sample_unless_named
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def _plan(**flags: Any) -> None:
-    """Find what to hide or blur so that a policy passes, at a low cost.
+    """Find hidden layers and noise with which a policy passes.
 
     gradaudit plan --policy policy.yaml --quick
     gradaudit plan --policy policy.yaml -m FILE.py:factory -c weights.safetensors -d DATA
@@ -68,17 +67,18 @@ def _plan(**flags: Any) -> None:
     settings = of_sample_unless_named(settings)
     ladders = choose_audits(settings, file)
     expect_writable(settings, config, settings)
+    from gradaudit.protection.asking import needed
+    from gradaudit.protection.protection_plan import plan_report
+
     if settings.dry_run:
         policy = within_reach(policy, ladders, quiet=settings.quiet)
         typer.echo("each trial of a plan runs these audits, as exactly as time allows:")
-        print_plan(settings, deferred.asking.needed(policy, ladders), settings.made_for)
+        print_plan(settings, needed(policy, ladders), settings.made_for)
         return
     with opened(settings) as subject:
         policy = within_reach(policy, ladders, quiet=settings.quiet)
         plan = found(subject, settings, policy, ladders, left)
-        report = deferred.protection_plan.plan_report(
-            plan, subject.target.model, settings.cost, asked(config)
-        )
+        report = plan_report(plan, subject.target.model, settings.cost, asked(config))
     report = presentable(report, settings, subject)
     unwritten = write(report, settings, policy)
     _show(plan, report, settings)
@@ -93,7 +93,9 @@ def _plan(**flags: Any) -> None:
 
 def within_reach(policy: Policy, ladders: Sequence[Sequence[Preset]], *, quiet: bool) -> Policy:
     """Returns the policy without rules that no plan can follow, and prints a remark on each."""
-    aside = deferred.asking.out_of_reach(policy, ladders)
+    from gradaudit.protection.asking import out_of_reach
+
+    aside = out_of_reach(policy, ladders)
     for rule in aside:
         remark(
             f"{policy.name}: {rule.metric} is left aside: it is measured of a whole job, by "
@@ -111,10 +113,12 @@ def found(
     left: Callable[[], float],
 ) -> Plan:
     """Returns the plan for these settings."""
-    asking = deferred.asking
-    return deferred.planner.Planner(
+    from gradaudit.protection.asking import fitting, needed
+    from gradaudit.protection.planner import Planner
+
+    return Planner(
         subject,
-        asking.fitting(asking.needed(policy, ladders), subject, settings.made_for),
+        fitting(needed(policy, ladders), subject, settings.made_for),
         policy,
         cost=settings.cost,
         means=settings.means,

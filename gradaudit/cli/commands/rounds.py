@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.cli.flags import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import stdout_for_the_report
 from gradaudit.cli.reports import Verbose
@@ -21,7 +20,7 @@ _OUTPUT = ("quiet", "verbose")
 
 
 def _train(**flags: Any) -> None:
-    """Train a model federatedly (FedSGD, FedAvg, round robin); write a checkpoint every round.
+    """Train a small federation (FedSGD, FedAvg, round robin); write a checkpoint every round.
 
     gradaudit train -m 'zoo:mlp?inputs=10&classes=2' -d diabetes --out run
     gradaudit train -m FILE.py:factory -d 'csv:table.csv?label=income' --algorithm fedavg --out run
@@ -33,6 +32,8 @@ def _train(**flags: Any) -> None:
     where it stands when the command is given again; with more --rounds a finished one does too. A
     folder that holds anything else is refused.
     """
+    from gradaudit.run.training import train
+
     _, file = configured(flags)
     settings = settle(TrainSettings, flags, file)
     if settings.out is None:
@@ -42,7 +43,7 @@ def _train(**flags: Any) -> None:
     if settings.hide:
         raise UsageError("--hide: all layers are trained together; take it out of the file")
     with stdout_for_the_report():
-        lines = deferred.training.train(settings, settings.out, watcher(settings.quiet))
+        lines = train(settings, settings.out, watcher(settings.quiet))
     for line in lines:
         typer.echo(line)
 
@@ -95,7 +96,7 @@ def capture(
     ] = 1.0,
     verbose: Verbose = False,
 ) -> None:
-    """Save what left a client as an update by parameter name: (OLD - NEW) / rate.
+    """Save a client's update as named arrays: (OLD - NEW) / rate.
 
     gradaudit capture old.safetensors new.safetensors -o update.safetensors
     gradaudit capture old.npz new.npz -m FILE.py:factory --rate 0.1 -o update.safetensors
@@ -103,15 +104,18 @@ def capture(
     `attack reconstruct`, `attack text`, `observe` and `scan` read it with --update. Arrays are
     matched by name; those without names only where every shape is that of its place in the model.
     """
+    from gradaudit.models.building import load_model
+    from gradaudit.observer.saved_updates import captured, save_update
+
     if output.suffix != SUFFIX:
         raise UsageError(f"-o {output}: updates are saved as safetensors; name a file {SUFFIX}")
     if not 0 < rate < math.inf:
         raise UsageError(f"--rate {rate:g}: a learning rate is above 0, and finite")
     expect_other_files([output], [old, new])
     with stdout_for_the_report():
-        named = deferred.building.load_model(model) if model else None
-        update = deferred.saved_updates.captured(old, new, model=named, kind=kind)
-        deferred.saved_updates.save_update(output, update, rate)
+        named = load_model(model) if model else None
+        update = captured(old, new, model=named, kind=kind)
+        save_update(output, update, rate)
     elements = sum(array.numel() for array in update.after.values())
     typer.echo(
         f"{printable(str(output))}: {len(update.after)} arrays, {elements:,} elements, from "

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import typer
 
-import gradaudit.cli.deferred as deferred
 from gradaudit.audits import Audit, audits
 from gradaudit.audits.job import Job
 from gradaudit.audits.presets import Preset
@@ -92,11 +91,15 @@ def with_job(
     Raises:
         UsageError: the folder is no job, or no class of its code makes its model.
     """
-    with stdout_for_the_report():
-        begun = None if settings.model else deferred.starting.beginning(folder)
-    if begun is not None and begun.model is None:
-        raise UsageError(f"--job {folder}: {begun.untold[0]}")
-    model = settings.model if begun is None else begun.model
+    model = settings.model
+    if model is None:
+        from gradaudit.audits.job.starting import beginning
+
+        with stdout_for_the_report():
+            begun = beginning(folder)
+        if begun.model is None:
+            raise UsageError(f"--job {folder}: {begun.untold[0]}")
+        model = begun.model
     named = {**section(file, Job.name), "folder": folder}
     return settings.model_copy(update={"model": model}), {**file, Job.name: named}
 
