@@ -297,21 +297,22 @@ def claims(report: Report) -> tuple[Rule, ...]:
     )
 
 
-def default_policy_yaml(*, with_job: bool = False) -> str:
+def default_policy_yaml() -> str:
     """Returns the default policy as YAML, with the reason for each limit.
 
     A rule fails where a report has no row of it. Those about audits that open a model of their own
     are therefore comments: a scan has their rows only where it is asked for them.
-
-    Args:
-        with_job: whether these rules hold too.
     """
-    apart = [f"{a.reports_as()}.*" for a in audits().values() if a.brings_model and not with_job]
-    entries = (
-        _entry(rule, held=not any(matches(rule.metric, each) for each in apart))
-        for rule in default_policy().rules
-    )
-    return _HEADER + "rules:\n" + "".join(entries)
+    apart = [f"{audit.reports_as()}.*" for audit in audits().values() if audit.brings_model]
+    lines, commented = [_HEADER + "rules:\n"], ""
+    for rule in default_policy().rules:
+        held = not any(matches(rule.metric, each) for each in apart)
+        lines += [_comment(rule.metric, held=held)] if rule.metric != commented else []
+        commented = rule.metric
+        values = rule.model_dump(include={"metric", "max", "min", "level"}, exclude_none=True)
+        text = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000)
+        lines.append(f"  {'' if held else '# '}- {text}")
+    return "".join(lines)
 
 
 def known_metrics() -> Mapping[str, Metric]:
@@ -350,15 +351,8 @@ def _rules(name: str, metric: Metric) -> list[Rule]:
     return []
 
 
-def _entry(rule: Rule, *, held: bool) -> str:
-    metric = known_metrics()[rule.metric]
+def _comment(name: str, *, held: bool) -> str:
+    metric = known_metrics()[name]
     why = f"{metric.title}: {metric.why}" if metric.why else metric.title
-    comment = textwrap.fill(
-        why if held else f"{why}. Uncomment it for reports of `gradaudit job` or `scan --job`.",
-        width=98,
-        initial_indent="  # ",
-        subsequent_indent="  # ",
-    )
-    values = rule.model_dump(include={"metric", "max", "min", "level"}, exclude_none=True)
-    line = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000)
-    return f"{comment}\n  {'' if held else '# '}- {line}"
+    text = why if held else f"{why}. Uncomment it for reports of `gradaudit job` or `scan --job`."
+    return textwrap.fill(text, width=98, initial_indent="  # ", subsequent_indent="  # ") + "\n"

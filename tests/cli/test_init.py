@@ -46,10 +46,11 @@ def test_what_is_named_is_opened_and_stands_in_the_file() -> None:
     assert found.out.startswith("models.py:diabetes_mlp on 442 records:\n")
 
 
-def test_the_policy_is_the_default_one_in_its_own_words() -> None:
+def test_the_policy_extends_the_default_one() -> None:
     run("init")
-    scans = [rule for rule in default_policy().rules if not rule.metric.startswith("job.")]
-    assert read_policy(POLICY) == Policy(name="policy.yaml", rules=tuple(scans))
+    policy = read_policy(POLICY)
+    assert policy == Policy(name="policy.yaml", extends="default")
+    assert policy.written_out().rules == default_policy().rules
 
 
 def test_what_is_not_named_is_offered_and_nothing_is_run() -> None:

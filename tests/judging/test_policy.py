@@ -176,18 +176,12 @@ def test_the_default_policy_is_a_policy_file(tmp_path: Path, two_audits: None) -
         " excludes neither.\nrules:\n"
         "  # Leaked bits: an attacker learns the attribute from this layer's gradient\n"
         "  - {metric: leak.bits, max: 2.0, level: error}\n"
-        "  # Leaked bits: an attacker learns the attribute from this layer's gradient\n"
         "  - {metric: leak.bits, max: 1.0, level: warning}\n"
         "  # Effort\n"
         "  - {metric: leak.effort, min: 10.0, level: warning}\n"
         "  # Total: sum\n"
         "  - {metric: leak.total, max: 0.0, level: error}\n"
     )
-
-
-def test_the_installed_audits_make_a_default_policy(tmp_path: Path) -> None:
-    same = read_policy(written(tmp_path, default_policy_yaml(with_job=True)))
-    assert same == default_policy().model_copy(update={"name": "policy.yaml"})
 
 
 def test_rules_about_jobs_are_comments_of_the_printed_policy(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from gradaudit.config import ScanSettings, SubjectSettings, settle
 from gradaudit.core.files import FOUND, write_atomically
 from gradaudit.core.text import listed, printable
 from gradaudit.errors import UsageError
-from gradaudit.judging import default_policy_yaml
 from gradaudit.measurement import dict_of
 from gradaudit.report import Report
 from gradaudit.trust import trust
@@ -131,12 +130,15 @@ def configuration(
     return "\n\n".join(blocks) + "\n"
 
 
-def policy(*, with_job: bool) -> str:
-    """Returns the default policy as a file to edit, with examples of further keys as comments."""
-    return default_policy_yaml(with_job=with_job) + _EXCEPTIONS
+POLICY_TEXT = """\
+# Limits by which `gradaudit gate` and `gradaudit scan --policy` judge a report.
+# The default rules with their reasons: gradaudit gate --print-default-policy
+extends: default
 
+# Rules of your own; one without layers replaces the default rule of its metric and level.
+# rules:
+#   - {metric: vinfo.auroc, max: 0.7, level: error}
 
-_EXCEPTIONS = """
 # Values that may stay beyond their limit, why, and until when:
 # ignore:
 #   - {metric: vinfo.*, layers: fc1, reason: stays on the client, until: 2027-01-31}
@@ -148,6 +150,7 @@ unclear: warn
 # Correct intervals for the number of rules and layers:
 # family: holm
 """
+"""The policy that init writes."""
 
 
 def _opening(report: Report | None) -> str:
@@ -259,7 +262,7 @@ def _init(**flags: Any) -> None:
     given = settings.model_dump()
     given |= {"deployment": str(FEDERATION), "job": {"folder": str(folder)}} if folder else {}
     text = configuration(given, SpecCandidates.of(Path.cwd()), report, seen)
-    written = {FOUND: text, POLICY: policy(with_job=bool(folder))}
+    written = {FOUND: text, POLICY: POLICY_TEXT}
     written |= {FEDERATION: begun.federation} if begun is not None else {}
     try:
         for path, content in written.items():
