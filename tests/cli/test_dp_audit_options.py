@@ -1,6 +1,5 @@
 """What ``dp-audit`` is asked for wrongly ends like any other wrong request."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -32,17 +31,11 @@ OPTIONS = {
     ("--record", "-1"): "index of a record",
     ("--companions", "442"): "at most 441",
     ("--companions", "-1"): "greater than or equal to 0",
-    ("--picture", "x.gif"): ".svg or .png",
-    ("--picture", "nofolder/x.svg"): "make it first",
-    ("--curves", "nofolder/x.svg", "--sweep-clip", "2"): "make it first",
-    ("--curves", "x.svg"): "give one",
     ("--restarts", "0"): "--record random",
     ("--trials", "99"): "greater than or equal to 100",
     ("--delta", "0"): "greater than 0",
     ("--confidence", "0.5"): "greater than 0.5",
     ("--claimed-epsilon", "-1"): "greater than or equal to 0",
-    ("--sweep-clip", "0"): "not a positive number",
-    ("--sweep-sigma", "-2"): "not a positive number",
     ("--clip", "1"): "leave --clip out",
     ("--noise", "gaussian"): "leave --noise out",
     ("--mechanism", f"{HONEST},noise=laplace", "--mode", "exact"): "--mode implementation",
@@ -93,27 +86,3 @@ def test_a_claim_that_nothing_tests_is_no_pass(tmp_path: Path) -> None:
     assert done.status == 3
     assert "the claim was not tested: the releases depend on each other" in done.err
     assert run("dp-audit", *options).status == 0
-
-
-def test_a_verdict_without_trials_stands_without_its_picture(tmp_path: Path) -> None:
-    picture, curves = tmp_path / "histogram.svg", tmp_path / "curves.svg"
-    options = ("--mechanism", "dp:clip=1,sigma=0", "--claimed-epsilon", 3, "--sweep-clip", 2)
-    drawn = ("--picture", picture, "--curves", curves)
-    done = run("dp-audit", *SUBJECT, *QUICK, *options, *drawn, "-f", "json", "-q")
-    assert done.status == 1
-    (headline,) = (
-        row
-        for row in json.loads(done.out)["measurements"]
-        if row["metric"] == "epsilon_lower" and not row["variant"]
-    )
-    assert headline["details"]["infinite"]
-    assert headline["details"]["exceeded"]
-    assert "not drawn" in headline["details"]["picture"]
-    assert not picture.exists()
-    assert not curves.exists()
-
-
-def test_the_missing_picture_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = ("--mechanism", "dp:clip=1,sigma=0", "--picture", tmp_path / "x.svg")
-    assert run("dp-audit", *SUBJECT, *QUICK, *options).status == 0
-    assert "nothing to draw: decided without trials: the mechanism adds no noise" in caplog.text

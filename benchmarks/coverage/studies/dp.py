@@ -270,7 +270,6 @@ FAULTY: Mapping[str, Release] = {
     "noise of rank 10": under(
         lambda generator: noise(generator, 10) @ noise(fixed(), 10, ELEMENTS)
     ),
-    "noise on a lattice of .01": under(lambda generator: (100 * noise(generator)).round() / 100),
 }
 
 

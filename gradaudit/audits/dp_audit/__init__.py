@@ -99,16 +99,6 @@ class DpAuditOptions(AuditOptions):
         le=1,
         description="Sampling rate: the share of the records in the batch of each of these steps.",
     )
-    sweep_clip: tuple[float, ...] = Field(
-        (), description="Further clipping norms at which the game is played."
-    )
-    sweep_sigma: tuple[float, ...] = Field(
-        (), description="Further noise scales at which the game is played."
-    )
-    picture: Path | None = Field(
-        None, description="File of the picture (.svg, .png) of both hypotheses' statistics."
-    )
-    curves: Path | None = Field(None, description="File of the picture (.svg, .png) of the sweeps.")
 
 
 _riskier_higher = partial(Metric, riskier="higher", per_layer=False)
@@ -125,7 +115,7 @@ class DpAudit(Audit[DpAuditOptions]):
     each other give none. The gradient is that of every trainable parameter of all layers but the
     hidden ones, biases too, as DP-SGD clips it. Replacing a value moves a clipped gradient by up
     to 2Δ, so the theory is the analytic Gaussian mechanism at 2Δ/σ. The bounds of games, over
-    attributes, statistics and swept settings, hold at once (Bonferroni).
+    attributes and statistics, hold at once (Bonferroni).
 
     Middleware between a client's training and the wire is of client level: neighbours are a
     simulated update and its opposite, or none, as in ``gradaudit job``, and each array of the state

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.domain import PRESENCE
-from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict, lone_repeats
+from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.audits.dp_audit.game.run import Game
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_classical, epsilon_composed
@@ -31,10 +31,6 @@ DEPENDENT = (
     "the releases depend on each other (p <= 0.001), as of a mechanism that carries noise or state "
     "from one to the next, so nothing bounds the epsilon of one; audit it with fresh state for "
     "each release"
-)
-REPEATS = (
-    "are one and the same under one value and never under the other, while the others differ, as "
-    "where noise is left out at times; more --trials prove more"
 )
 CLASSICAL_RANGE = "proved only up to epsilon = 1"
 NO_LAW = (
@@ -92,8 +88,6 @@ def _with_claim(lower: Measurement, game: Game) -> Measurement:
     exceeded = claimed is not None and lower.number is not None and lower.number > claimed
     details: dict[str, JsonValue] = {**lower.details, "limits": LIMITS}
     remarks = ["no trial erred: epsilon is at least this."] if details.get("at_ceiling") else []
-    if repeats := details.get("repeats"):
-        remarks += [f"{repeats} releases {REPEATS}."]
     remarks += [f"Decided without trials: {details['because']}."] if lower.infinite else []
     alone = isinstance(game.mechanism, FileMechanism) and game.hypotheses.records == 1
     remarks += [ALONE] if alone and not exceeded and not lower.infinite else []
@@ -212,8 +206,6 @@ def _bound_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
         yield from rows.skipped(reason, no_bound, details=facts)
     elif isinstance(result, DegenerateVerdict):
         facts |= {"analytic": True, "because": result.reason}
-        if options.picture is not None:
-            facts["picture"] = "not drawn: decided without trials"
         yield rows.measured("epsilon_lower", result.epsilon, details=facts)
         yield from rows.skipped(f"decided without trials: {result.reason}", PROVEN_BY_TRIALS)
     elif result.dependent:
@@ -263,7 +255,6 @@ def _evidence(score: StatisticResult) -> dict[str, JsonValue]:
     """Collect what a bound rests on, with the histogram of both hypotheses (Li24, figure 7)."""
     bound = score.bound
     edges = np.histogram_bin_edges(np.concatenate([score.null, score.alternative]), BINS)
-    repeats = lone_repeats(score.null, score.alternative)
     return {
         "bound": bound.method,
         "thresholds": list[JsonValue](bound.thresholds),
@@ -276,7 +267,6 @@ def _evidence(score: StatisticResult) -> dict[str, JsonValue]:
             "null": np.histogram(score.null, edges)[0].tolist(),
             "alternative": np.histogram(score.alternative, edges)[0].tolist(),
         },
-        **({"repeats": repeats} if repeats else {}),
     }
 
 

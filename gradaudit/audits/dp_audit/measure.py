@@ -1,52 +1,35 @@
-"""Plays the games of every attribute of a subject, and makes their rows and pictures.
-
-Pictures are those of Li et al. 2024, figures 7 and 8; SVG and PNG, the same bytes for the same
-numbers.
-"""
+"""Plays the games of every attribute of a subject, and makes their rows."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Iterator
 
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 from gradaudit.audits.dp_audit.epsilon_rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.dp_audit.game.canary import POOL
 from gradaudit.audits.dp_audit.game.domain import PRESENCE
-from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules
-from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on, settings
+from gradaudit.audits.dp_audit.game.run import Game, play_between_clients, play_on
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, load_mechanism
 from gradaudit.audits.dp_audit.middleware import Middleware
 from gradaudit.audits.dp_audit.middleware.array_changes import key_rows
 from gradaudit.audits.dp_audit.one_run import one_run_rows, scores_of_run
 from gradaudit.audits.rows import Rows
-from gradaudit.core.drawing import expect_picture, picture
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 log = logging.getLogger(__name__)
 
-_NOT_DRAWN = "gradaudit: %s %s is not written, there is nothing to draw: %s"
 _UNDEFENDED = (
     "gradaudit: dp-audit plays its --mechanism alone, without --defense %s; to audit a defense "
     "write it as the mechanism"
 )
 _PASSES_A_STEP = 4.0
-_BINS = 60
-_WIDE = 8
-"""Settings that span such a factor are drawn on a logarithmic axis."""
 _OF_CLIENTS = ("flower", "nvflare")
 _NOT_OF = {
     "client": {
@@ -92,7 +75,6 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
         return
     mechanism = _mechanism(subject, options)
     rows = Rows(type(audit), facts={"unit": mechanism.unit, "relation": options.relation})
-    swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
     # the secrets of the games: the attributes, a record's presence, or clients' updates
     if mechanism.unit == "client":
         names: tuple[str, ...] = (UPDATE,)
@@ -107,12 +89,12 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
         options.delta,
         mode="exact" if options.mode == "exact" else "implementation",
         confidence=options.confidence,
-        comparisons=len(names) + len(swept),
+        comparisons=len(names),
         memory=subject.memory,
         statistic=options.statistic,
     )
 
-    def play(name: str, mechanism: Mechanism) -> Game:
+    def play(name: str) -> Game:
         if isinstance(mechanism, Middleware):
             return play_between_clients(subject, mechanism, options, rules, progress)
         return play_on(subject, name, mechanism, options, rules, progress)
@@ -121,7 +103,7 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
         lower = games[name].epsilon_lower
         return -math.inf if lower is None else lower
 
-    games, columns = {name: play(name, mechanism) for name in names}, len(subject.records.features)
+    games, columns = {name: play(name) for name in names}, len(subject.records.features)
     best = max(names, key=bound)
     yield from game_rows(games[best], rows)
     yield from theory_rows(games[best], columns, rows)
@@ -130,26 +112,6 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     yield from key_rows(games[best].array_changes, layers, every_layer, rows)
     for name in names if len(names) > 1 else ():
         yield from game_rows(games[name], rows.of({"attribute": name}))
-    _draw_histogram(games[best], options)
-    yield from _swept_rows(partial(play, best), swept, columns, rows, options)
-
-
-def _swept_rows(
-    play: Callable[[Mechanism], Game],
-    swept: Sequence[tuple[str, float, Mechanism]],
-    columns: int,
-    rows: Rows,
-    options: DpAuditOptions,
-) -> Iterator[Measurement]:
-    """Yield the rows of the game at each setting of a sweep, and draw its curves."""
-    curves: dict[str, dict[float, Game]] = {}
-    for setting, at, mechanism in swept:
-        game, at_setting = play(mechanism), rows.of({setting: at})
-        yield from game_rows(game, at_setting)
-        yield from theory_rows(game, columns, at_setting)
-        if game.score is not None:
-            curves.setdefault(setting, {})[at] = game
-    _draw_curves(curves, options)
 
 
 def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
@@ -168,11 +130,6 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
             raise UsageError(f"--{name}: leave it out for {mechanism.description}: {reason}")
     if mechanism.unit == "record" and options.relation == "remove":
         _expect_removable(mechanism, options)
-    for path in (options.picture, options.curves):
-        if path is not None:
-            expect_picture(path)
-    if options.curves is not None and not (options.sweep_clip or options.sweep_sigma):
-        raise UsageError("--curves draws what --sweep-clip and --sweep-sigma play; give one")
     known = mechanism.deterministic or mechanism.law(records=1) is not None
     for option, given in (("--clip", options.clip), ("--noise", declared)):
         if known and given is not None:
@@ -199,61 +156,3 @@ def _expect_removable(mechanism: Mechanism, options: DpAuditOptions) -> None:
         raise UsageError("--relation remove: a batch of no record is left; give --companions too")
     if options.replacement != "worst":
         raise UsageError("--replacement: leave it out, as a removed record has no other value")
-
-
-def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
-    """Draw the trials' histogram; note that there is none where no trials were needed."""
-    if options.picture is None:
-        return
-    if isinstance(game.result, DegenerateVerdict):
-        reason = f"decided without trials: {game.result.reason}"
-        log.warning(_NOT_DRAWN, "--picture", options.picture, reason)
-        return
-    scores = game.result.scores
-    with picture(options.picture, len(scores)) as panels:
-        for axes, (name, score) in zip(panels, scores.items(), strict=True):
-            samples = {"H0: own value": score.null, "H1: another": score.alternative}
-            edges = np.histogram_bin_edges(np.concatenate([*samples.values()]), _BINS)
-            for label, sample in samples.items():
-                counts = np.histogram(sample, edges)[0]
-                axes.stairs(counts, edges, fill=True, alpha=0.6, label=label)
-            for at, label in zip(score.bound.thresholds, ("threshold", "_hidden"), strict=True):
-                axes.axvline(at, color="black", linewidth=1, label=label)
-            bound = score.bound.value
-            proved = f"ε ≥ {bound:.3g}" if bound else "nothing proved (ε ≥ 0)"
-            axes.set(xlabel=name, ylabel="releases", title=proved)
-
-
-def _draw_curves(curves: dict[str, dict[float, Game]], options: DpAuditOptions) -> None:
-    """Epsilon against clip and against sigma, a panel each, on a logarithmic scale."""
-    if options.curves is None:
-        return
-    if not curves:
-        log.warning(_NOT_DRAWN, "--curves", options.curves, "no setting needed trials")
-        return
-    with picture(options.curves, len(curves)) as panels:
-        for axes, (name, games) in zip(panels, curves.items(), strict=True):
-            at = sorted(games)
-            _curves(axes, at, [games[setting] for setting in at])
-            axes.set(xlabel=name, ylabel="ε (logarithmic above 1)")
-            axes.set_yscale("symlog", linthresh=1)
-            axes.set_ylim(bottom=0)
-            if at[-1] >= _WIDE * at[0]:
-                axes.set_xscale("log")
-                axes.set_xticks(at, [f"{setting:g}" for setting in at])
-                axes.set_xticks([], minor=True)
-
-
-def _curves(axes: Axes, at: list[float], games: list[Game]) -> None:
-    promises = [game.promise() for game in games]
-    scores = [game.score for game in games if game.score is not None]
-    for label, style, values in (
-        ("theory, replace", "k.--", [None if each is None else each.epsilon for each in promises]),
-        ("exact for the pair", "k.:", [game.pair for game in games]),
-        ("lower bound", "o-", [score.bound.value for score in scores]),
-    ):
-        axes.plot(at, np.array(values, float), style, label=label, markersize=4)
-    middle = np.array([score.point.value for score in scores])
-    ends = np.array([score.point.interval for score in scores]).T
-    errors = np.maximum(np.abs(ends - middle), 0)
-    axes.errorbar(at, middle, errors, fmt="s", markersize=3, capsize=2, label="point estimate")

@@ -3,7 +3,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from dp_subject import subject
@@ -229,9 +228,6 @@ def test_the_same_seed_gives_the_same_report(mechanisms: Path) -> None:
                 ({"canaries": "run"}, "--mode one-run"),
                 ({"record": "99"}, "--record 99"),
                 ({"companions": 60}, "--companions 60"),
-                ({"picture": "a.pdf"}, "written as .svg or .png"),
-                ({"picture": "no/a.svg"}, "there is no folder"),
-                ({"curves": "a.svg"}, "--sweep-clip"),
                 ({"relation": "remove"}, "whose promise for a removed record is reported anyway"),
             )
         ),
@@ -240,7 +236,6 @@ def test_the_same_seed_gives_the_same_report(mechanisms: Path) -> None:
             for options, message in (
                 ({"clip": 1.0}, "leave --clip out"),
                 ({"mode": "exact"}, "--mode implementation"),
-                ({"sweep_clip": (1.0,)}, "no clip and sigma to change"),
             )
         ),
         *(
@@ -533,51 +528,6 @@ def test_a_deterministic_defense_is_judged_analytically(defense: str, companions
     assert f"{defense} is deterministic" in str(bound.details["because"])
     assert one(rows, "epsilon_pair").infinite
     assert "no finite epsilon" in str(one(rows, "epsilon_theory").reason)
-
-
-def test_sweeps_and_pictures(tmp_path: Path) -> None:
-    def draw(folder: Path) -> list[Measurement]:
-        folder.mkdir()
-        swept = {"sweep_clip": (0.25, 1.0), "sweep_sigma": (0.25, 1.0)}
-        drawn = {"picture": folder / "histogram.svg", "curves": folder / "curves.svg"}
-        given = {"mechanism": HONEST, "trials": 100, "restarts": 0, "record": "random"}
-        return measure("sex", **given, **swept, **drawn)
-
-    rows = draw(tmp_path / "first")
-    compared = {row.details["comparisons"] for row in rows if row.metric == "epsilon_lower"}
-    assert compared == {5}, "the game itself and four settings"
-    assert len({row.value for row in rows if row.metric == "epsilon_ceiling"}) == 1
-    clip, sigma = (
-        [one(rows, "epsilon_pair", **{name: at}).value for at in (0.25, 1.0)]
-        for name in ("clip", "sigma")
-    )
-    assert clip == sorted(clip)
-    assert sigma == sorted(sigma, reverse=True)
-    draw(tmp_path / "again")
-    for name in ("histogram.svg", "curves.svg"):
-        content = (tmp_path / "first" / name).read_bytes()
-        assert content == (tmp_path / "again" / name).read_bytes()
-        drawn = ElementTree.fromstring(content)
-        words = {text.text for text in drawn.iter(f"{SVG}text")}
-        assert words >= DRAWN[name]
-        assert sum(1 for _ in drawn.iter(f"{SVG}path")) > 2 * len(DRAWN[name])
-        assert not list(drawn.iter(f"{SVG}date"))
-
-
-SVG = "{http://www.w3.org/2000/svg}"
-DRAWN = {
-    "histogram.svg": {"H0: own value", "H1: another", "threshold", "projection", "distance"},
-    "curves.svg": {"clip", "sigma", "theory, replace", "exact for the pair", "lower bound"},
-}
-
-
-def test_pictures_are_also_png_and_not_drawn_without_trials(tmp_path: Path) -> None:
-    given = {"trials": 100, "restarts": 0, "record": "random"}
-    for mechanism in (HONEST, "sign"):
-        measure("sex", mechanism=mechanism, picture=tmp_path / f"{mechanism}.png", **given)
-    (drawn,) = tmp_path.iterdir()
-    assert drawn.name == f"{HONEST}.png"
-    assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
 def adult() -> Subject:

@@ -1,9 +1,7 @@
 """Plays a subject's game: chooses its column, batch and record, then decides or plays trials."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -38,14 +36,9 @@ from gradaudit.audits.dp_audit.middleware.array_changes import (
 )
 from gradaudit.audits.dp_audit.middleware.payload import LENGTHS, LONG, simulated
 from gradaudit.core.randomness import Seed, sequence
-from gradaudit.errors import UsageError
 from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.progress import Progress
 from gradaudit.subject import Subject
-
-Swept = Literal["clip", "sigma"]
-Setting = tuple[Swept, float, Mechanism]
-"""What is swept, its value, and the mechanism with that value."""
 
 
 @dataclass(frozen=True)
@@ -236,25 +229,3 @@ def pair_epsilon(
     if law is None:
         return None if verdict is None else verdict.epsilon
     return law.epsilon(shifts(law, hypotheses), delta)
-
-
-def settings(
-    mechanism: Mechanism, clips: Sequence[float], sigmas: Sequence[float]
-) -> Iterator[Setting]:
-    """The mechanism at other clips and sigmas (Li24, figure 8).
-
-    Raises:
-        UsageError: the mechanism has no clip and sigma to change, or a value is out of range.
-    """
-    swept: dict[Swept, Sequence[float]] = {"clip": clips, "sigma": sigmas}
-    for name, values in swept.items():
-        for value in dict.fromkeys(values):
-            if not 0 < value < math.inf:
-                raise UsageError(f"--sweep-{name} {value:g}: not a positive number")
-            other = mechanism.resized(**{name: value})
-            if other is None:
-                raise UsageError(
-                    f"--sweep-clip, --sweep-sigma: {mechanism.description} has no clip and sigma "
-                    "to change; name it as dp:clip=C,sigma=S"
-                )
-            yield name, value, other

@@ -133,10 +133,6 @@ class Mechanism(ABC):
         """
         return None
 
-    def resized(self, clip: float | None = None, sigma: float | None = None) -> Mechanism | None:
-        """Change the mechanism's clip or sigma; None where it has none to change."""
-        return None
-
     def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> Mechanism:
         """Fit the mechanism to gradients that consist of these parameters, in order.
 

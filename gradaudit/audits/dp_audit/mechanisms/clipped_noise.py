@@ -93,12 +93,6 @@ class ClippedNoise(Mechanism):
             return Promise(mu, epsilon_laplace(mu * math.sqrt(elements), 1.0), 0.0)
         return Promise(mu, epsilon_gaussian(mu, delta), delta)
 
-    def resized(self, clip: float | None = None, sigma: float | None = None) -> ClippedNoise:
-        """Change the clip or sigma, and keep the law and place of the noise."""
-        clip = self.clip if clip is None else clip
-        sigma = self.sigma if sigma is None else sigma
-        return ClippedNoise(clip=clip, sigma=sigma, noise=self.noise, per=self.per)
-
     def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """Release once: (records, elements) to (elements,)."""
         return self.releases(per_sample_gradients, 1, generator)[0]

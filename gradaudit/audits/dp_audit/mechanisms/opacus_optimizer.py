@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Literal
 
 import torch
@@ -42,19 +43,9 @@ class OpacusMechanism(ClippedNoise):
         self._optimizer_class: Any = library("opacus.optimizers", *asked).DPOptimizer
         self._wrapper: Any = library("opacus.grad_sample", *asked).GradSampleModule
 
-    def resized(self, clip: float | None = None, sigma: float | None = None) -> OpacusMechanism:
-        """Opacus with another clip or sigma."""
-        other = OpacusMechanism(
-            clip=self.clip if clip is None else clip,
-            sigma=self.sigma if sigma is None else sigma,
-            divisor=self.divisor,
-        )
-        other.expected_batch_size = self.expected_batch_size
-        return other
-
     def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> OpacusMechanism:
         """Expect batches of so many records, whatever number a batch holds."""
-        other = self.resized()
+        other = copy(self)
         other.expected_batch_size = records
         return other
 

@@ -21,7 +21,7 @@ from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses
 from gradaudit.audits.dp_audit.game.missing_noise import DegenerateVerdict
 from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult
-from gradaudit.audits.dp_audit.game.run import Game, pair_epsilon, play_on, settings
+from gradaudit.audits.dp_audit.game.run import Game, pair_epsilon, play_on
 from gradaudit.audits.dp_audit.law.theory import epsilon_gaussian
 from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
@@ -183,8 +183,3 @@ def test_the_pairs_own_epsilon_is_that_of_its_law_the_largest_of_a_mixture(
 ) -> None:
     found = pair_epsilon(mechanism, pair, DELTA)
     assert found == (None if epsilon is None else pytest.approx(epsilon))
-
-
-def test_a_mechanism_without_clip_and_sigma_is_not_swept() -> None:
-    with pytest.raises(UsageError, match=r"f\.py:m has no clip and sigma to change"):
-        list(settings(from_file(deaf), [1.0], []))
