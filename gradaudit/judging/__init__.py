@@ -11,7 +11,7 @@ from gradaudit.judging.policy import (
     read_policy,
 )
 from gradaudit.judging.risk import Risk, layer_risks, with_findings
-from gradaudit.judging.verdict import Word, fails, is_known, passed, verdict
+from gradaudit.judging.verdict import Word, fails, is_known, known_rows, passed, verdict
 
 __all__ = [
     "Ignore",
@@ -26,6 +26,7 @@ __all__ = [
     "gate",
     "is_known",
     "known_metrics",
+    "known_rows",
     "layer_risks",
     "passed",
     "read_policy",

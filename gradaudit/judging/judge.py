@@ -57,11 +57,10 @@ Met = list[tuple[int, Rule, list[Measurement]]]
 def excuse_known(judged: Report, baseline: Report) -> Report:
     """Returns the judged report with findings excused that the judged baseline has too.
 
-    A failure is ``known`` where the same rule judged the same row of the baseline, and the row is
-    no worse than it was: the intervals, or what the values are known to, overlap or the new one
-    lies on the better side. Where neither row has one, the row must have failed in the baseline
-    too, and be worse by no more than ``TOLERANCE`` of the baseline's size or of its distance from
-    the limit, whichever is larger.
+    A failure is ``known`` where the same row failed the same rule in the baseline and is no worse
+    than it was: the intervals, or what the values are known to, overlap or the new one lies on the
+    better side. Where neither row has one, it may be worse by ``TOLERANCE`` of the baseline's size
+    or of its distance from the limit, whichever is larger.
     What is unclear passes, and stays unclear, where it is no worse. Rows that could not be measured
     are never known: what nobody looked at is excused by nothing.
     """
@@ -73,9 +72,10 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
         if finding.outcome in _EXCUSED and outcome is not None:
             row, was = now[finding.key], before[finding.key]
             bounded = row.known_to is not None or was.known_to is not None or CLOSEST in row.details
-            if (outcome != "passed" or bounded) and not worse(row, was, finding):
+            unclear = finding.outcome == "unclear"
+            comparable = (outcome != "passed" or bounded) if unclear else outcome == "failed"
+            if comparable and not worse(row, was, finding):
                 words = f"{finding.message}{KNOWN}{estimate(was)} in the baseline"
-                unclear = finding.outcome == "unclear"
                 excused = {"unclear": "pass"} if unclear else {"outcome": "known"}
                 finding = finding.model_copy(update={**excused, "message": words})
         findings.append(finding)
@@ -370,7 +370,7 @@ def _verdict(case: Case, policy: Policy) -> Finding:
         else:
             outcome = "ignored"
     elif outcome != "passed" and case.lapsed:
-        words += f"{WAIVED[1]}{case.lapsed.until}: {case.lapsed.reason}"
+        words += f"{WAIVED[1]}{case.lapsed.lapses}: {case.lapsed.reason}"
     return _finding(case.number, case.rule, case.row, outcome, words, **more)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import re
 import textwrap
 from collections.abc import Mapping, Set
-from datetime import date
+from datetime import date, timedelta
 from fnmatch import translate
 from functools import cache, lru_cache
 from pathlib import Path
@@ -148,6 +148,11 @@ class Ignore(_Entry):
     layers: LayerGlobs = ("*",)
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     until: date | None = None
+
+    @property
+    def lapses(self) -> date | None:
+        """First day on which it is no longer in force."""
+        return None if self.until is None else self.until + timedelta(days=1)
 
     def covers(self, metric: str, layer: str | None) -> bool:
         """Whether the exception is about that row, whatever the day."""

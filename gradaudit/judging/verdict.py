@@ -5,7 +5,7 @@ from typing import Literal
 
 from gradaudit.judging.policy import known_metrics
 from gradaudit.measurement import texts_of
-from gradaudit.report import Finding, Report
+from gradaudit.report import Finding, Key, Report
 
 Word = Literal["passed", "failed", "undecided", "measured"]
 ANSWERED = frozenset({"passed", "failed", "unclear", "ignored", "known"})
@@ -83,9 +83,11 @@ def accepted(judged: Report) -> list[Finding]:
     ]
 
 
-def known_findings(judged: Report) -> list[Finding]:
-    """Return findings of error rules that the baseline has too, no better than there."""
-    return [x for x in judged.findings if x.level == "error" and is_known(x)]
+def known_rows(judged: Report) -> set[Key]:
+    """Return the rows that the baseline has too, and that no rule finds worse than there."""
+    open_ = ("error", "warning", "unclear")
+    others = {x.key for x in judged.findings if x.says in open_ and not is_known(x)}
+    return {x.key for x in judged.findings if is_known(x)} - others
 
 
 def is_known(finding: Finding) -> bool:

@@ -285,7 +285,8 @@ def _sentence(
     if not shown:
         template = asks or f"{title}: beyond its limit?"
     sentence = filled_in(template, {"{secret}": secret_of(row) or WHAT_IS_PRIVATE})
-    return sentence + _ACCEPTED.get(finding.outcome, "")
+    accepted = _ACCEPTED.get(finding.outcome)
+    return f"{sentence.rstrip('.')}{accepted}." if accepted else sentence
 
 
 def _waivers(findings: Sequence[Finding]) -> str:

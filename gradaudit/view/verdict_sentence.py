@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gradaudit.judging.policy import DEFAULT
 from gradaudit.judging.risk import OPEN, risks_of
-from gradaudit.judging.verdict import Word, accepted, known_findings, verdict
+from gradaudit.judging.verdict import Word, accepted, known_rows, verdict
 from gradaudit.measurement import dict_of, texts_of
 from gradaudit.report import Report
 from gradaudit.view.concerns import Concern, questions_of
@@ -128,7 +128,7 @@ def _within(judged: Report, layers: Layers) -> str:
     """Say that rows are within their limits, which means little where nothing was tried."""
     open_ = any(finding.outcome in OPEN for finding in judged.findings)
     rule = "a rule of level error" if open_ else "a rule"
-    excused = accepted(judged) or known_findings(judged)
+    excused = accepted(judged) or known_rows(judged)
     sentence = f"every {'other ' if excused else ''}row that {rule} judges is within its limit"
     if limits := _limits(judged):
         return f"{sentence}, but {limits}"
@@ -151,7 +151,7 @@ def _limits(judged: Report) -> str:
 
 def _accepted(judged: Report) -> str:
     """Say how many rows beyond their limit the policy accepts, and how many the baseline has."""
-    count, before = len(accepted(judged)), len(known_findings(judged))
+    count, before = len(accepted(judged)), len(known_rows(judged))
     rows = "1 row that is" if count == 1 else f"{count:,} rows that are"
     words = [f"the policy accepts {rows} not within the limit"] if count else []
     words += [f"{before:,} known from the baseline"] if before else []

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 from command_line import Result, run
-from report_builder import failed_row, row, saved, skipped_row
+from report_builder import failed_row, make_report, row, saved, skipped_row
 
+from gradaudit.cli.commands.gate import tally
+from gradaudit.judging import Policy
+from gradaudit.judging import gate as judge
 from gradaudit.report import Report
+from gradaudit.view import view
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
@@ -144,6 +148,23 @@ def test_a_judged_copy_is_written(tmp_path: Path) -> None:
     assert run("gate", out, "-f", "markdown", "--policy", tmp_path / "policy.yaml").out == (
         text.read_text()
     )
+
+
+@pytest.mark.parametrize("now", [(3.0, None), (1.5, (0.5, 2.5))])
+def test_known_rows_of_every_level_have_one_count(
+    now: tuple[float, tuple[float, float] | None], tmp_path: Path
+) -> None:
+    value, interval = now
+    names = ("conv1", "fc1", "fc2")
+    report = make_report(*(row("leak.bits", name, value, interval=interval) for name in names))
+    rules = [
+        {"metric": "leak.bits", "layers": "conv1", "max": 1},
+        {"metric": "leak.bits", "layers": "fc*", "max": 1, "level": "warning"},
+    ]
+    judged = judge(report, Policy.model_validate({"rules": rules}), baseline=report)
+    assert tally(judged) == "3 known from the baseline"
+    assert view(judged).verdict.sentence.endswith("3 known from the baseline")
+    assert not any(". (" in concern.summary for concern in view(judged).concerns)
 
 
 def test_a_baseline_excuses_what_is_known(tmp_path: Path) -> None:

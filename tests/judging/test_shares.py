@@ -53,10 +53,10 @@ def test_an_attack_below_quick_passes_nothing() -> None:
     assert verdict(gate(reconstructed(0.9, [FAR] * 36, effort="below"), RULE)) == "undecided"
 
 
-@pytest.mark.parametrize(("before", "word"), [(0, "passed"), (36, "passed"), (None, "failed")])
-def test_a_share_is_known_where_its_interval_overlaps_the_baselines(
-    before: int | None, word: str
-) -> None:
+@pytest.mark.parametrize(
+    ("before", "word"), [(0, "failed"), (1, "passed"), (36, "passed"), (None, "failed")]
+)
+def test_a_share_is_known_where_the_baseline_shows_one_too(before: int | None, word: str) -> None:
     now = reconstructed(0.5, [0.05] + [FAR] * 35)
     count = before or 0
     earlier = reconstructed(0.5, [0.05] * count + [FAR] * (36 - count))

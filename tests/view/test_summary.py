@@ -144,7 +144,7 @@ def test_every_format_has_the_reason_and_the_day_of_an_exception(suffix: str) ->
     text = format_named(suffix, every=True).render(judged)
     text = " ".join(text.replace("\\", "").split())
     assert "ignored until 2999-01-31: stays inside" in text
-    assert "no longer ignored since 2020-01-31: was inside" in text
+    assert "no longer ignored since 2020-02-01: was inside" in text
 
 
 @pytest.mark.usefixtures("two_audits")

@@ -30,6 +30,7 @@ from gradaudit.judging import (
     default_policy_yaml,
     differences,
     fails,
+    known_rows,
     passed,
     read_policy,
     refuse_another_model,
@@ -190,8 +191,9 @@ def verdict(judged: Report) -> str:
 def tally(judged: Report) -> str:
     """Counts of rows by outcome: ``2 failed, 1 unclear``."""
     gravest = [gravest_of(findings) for findings in by_row(judged)]
+    known = known_rows(judged)
     counts = Counter[str](
-        finding.outcome if finding.says == "error" else finding.says for finding in gravest
+        "known" if x.key in known else x.outcome if x.says == "error" else x.says for x in gravest
     )
     words = {
         "failed": "failed",
