@@ -275,7 +275,7 @@ def test_the_findings_of_a_judged_report_make_the_risks() -> None:
         assert "conv1   – " in text
         assert "fc1     HIGH " in text
         assert "fc2     LOW " in text
-        assert "HIGH     The slant of a batch is inferred. (accepted by the policy)  fc1" in text
+        assert "HIGH     The slant of a batch is inferred (accepted by the policy).  fc1" in text
         assert "bits 1.50 [1.20, 1.80]; ignored: accepted; limit ≤ 1" in text
         accepted = "but the policy accepts 1 row that is not within the limit"
         assert text.startswith(f"PASSED by its policy with warnings, {accepted}\n")
