@@ -30,7 +30,7 @@ from gradaudit.view.charts.plots import chart, round_step
 from gradaudit.view.examples import pictures_of, texts_of
 
 MOST_TICKS = 4
-WIDE = 1000
+WIDE = 30
 """Factor between positive values from which on an axis is logarithmic."""
 HEIGHT = 26
 _MIDDLE = HEIGHT // 2
