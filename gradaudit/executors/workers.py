@@ -1,7 +1,7 @@
-"""Shares out tasks among workers by joblib; results do not depend on how many workers there are.
+"""Shares independent tasks among joblib's workers; results do not depend on their number.
 
-All parallel work runs in one place, which ``use_executor`` chooses: processes of this machine
-(loky), unless the user names a Dask or Ray cluster.
+The workers are processes of this machine (loky), unless ``use_executor`` names a Dask or Ray
+cluster.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import platform
 import signal
 import sys
 import threading
@@ -17,19 +18,23 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import version
 from itertools import chain, islice
 from pickle import PicklingError
+from types import ModuleType
 from typing import Any, TypeVar
 
+import cloudpickle  # type: ignore[import-untyped]
 from joblib import Parallel, delayed, parallel_config
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from gradaudit._version import __version__
 from gradaudit.core.parts import library
 from gradaudit.core.specs import suggest
+from gradaudit.core.user_code import with_operators
 from gradaudit.errors import AuditError, UsageError, one_line
-from gradaudit.executors.shipping import opened, perform, pickled, ship_by_value, versions
 from gradaudit.progress import Advance
 
 log = logging.getLogger(__name__)
@@ -37,7 +42,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Task = Callable[[Advance], T]
 """A task, which reports how many of its units are done."""
-Numbered = Iterator[tuple[int, Task[T]]]
 Given = Callable[[int, Any], None]
 """Function that receives a task's number and result as soon as it is done."""
 
@@ -50,19 +54,8 @@ _ANSWER = 30
 """Seconds within which a cluster has to answer."""
 _POLL = 0.5
 """Seconds between a worker's checks that its parent process is still there."""
-
-
-@dataclass
-class _Executor:
-    """The executor that was named last: joblib's backend and its arguments."""
-
-    spec: str = DEFAULT
-    backend: str = DEFAULT
-    arguments: dict[str, Any] = field(default_factory=dict)
-    workers: int = 1
-
-
-_CHOSEN = _Executor()
+_CHOSEN: dict[str, Any] = {"spec": DEFAULT, "backend": {"backend": DEFAULT}, "workers": 1}
+"""The executor that was named last: its spec, joblib's arguments, its number of workers."""
 
 
 def use_executor(spec: str, jobs: int | None = None) -> int:
@@ -78,51 +71,41 @@ def use_executor(spec: str, jobs: int | None = None) -> int:
     Raises:
         UsageError: there is no such executor, its library is missing, or it does not answer.
     """
-    if spec != _CHOSEN.spec:
+    if spec != _CHOSEN["spec"]:
         kind, _, address = spec.partition(":")
-        connect = {"loky": _loky, "dask": _dask, "ray": _ray}.get(kind)
-        if connect is None or (kind == DEFAULT) != (not address):
+        if kind not in EXAMPLES or (kind == DEFAULT) != (not address):
             raise UsageError(
                 f"--executor {spec}: no such executor{suggest(kind, EXAMPLES)}; "
                 f"name one of: {', '.join(EXAMPLES.values())}"
             )
-        arguments, workers = connect(spec, address)
-        _CHOSEN.spec, _CHOSEN.backend = spec, kind
-        _CHOSEN.arguments, _CHOSEN.workers = arguments, workers
-    return jobs or _CHOSEN.workers
-
-
-def _loky(spec: str, address: str) -> tuple[dict[str, Any], int]:
-    return {}, 1
-
-
-def _dask(spec: str, address: str) -> tuple[dict[str, Any], int]:
-    distributed = library("distributed", "dask", f"--executor {spec}")
-    try:
-        client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise _unreachable(spec, error) from error
-    return {"client": client, "pure": False}, max(1, sum(client.nthreads().values()))
-
-
-def _ray(spec: str, address: str) -> tuple[dict[str, Any], int]:
-    ray = library("ray", "ray", f"--executor {spec}")
-    if not ray.is_initialized():
         try:
+            arguments, workers = _connected(kind, address, f"--executor {spec}")
+        except (OSError, RuntimeError, ValueError, TimeoutError) as error:
+            raise UsageError(
+                f"--executor {spec}: cannot be reached ({one_line(error)}); is it running?"
+            ) from error
+        _CHOSEN.update(spec=spec, backend={"backend": kind, **arguments}, workers=max(1, workers))
+    return jobs or int(_CHOSEN["workers"])
+
+
+def _connected(kind: str, address: str, option: str) -> tuple[dict[str, Any], int]:
+    """Returns arguments of joblib's backend and the number of workers."""
+    if kind == "dask":
+        distributed = library("distributed", "dask", option)
+        client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
+        return {"client": client, "pure": False}, sum(client.nthreads().values())
+    if kind == "ray":
+        ray = library("ray", "ray", option)
+        if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (OSError, RuntimeError, ValueError) as error:
-            raise _unreachable(spec, error) from error
-    library("ray.util.joblib", "ray", f"--executor {spec}").register_ray()
-    return {}, max(1, int(ray.cluster_resources().get("CPU", 1)))
-
-
-def _unreachable(spec: str, error: Exception) -> UsageError:
-    return UsageError(f"--executor {spec}: cannot be reached ({one_line(error)}); is it running?")
+        library("ray.util.joblib", "ray", option).register_ray()
+        return {}, int(ray.cluster_resources().get("CPU", 1))
+    return {}, 1
 
 
 def on_this_machine() -> bool:
     """Whether workers are processes of this machine, which see the same files."""
-    return _CHOSEN.backend == DEFAULT
+    return bool(_CHOSEN["spec"] == DEFAULT)
 
 
 @contextmanager
@@ -175,38 +158,34 @@ def shared_out(
     Raises:
         AuditError: a worker was lost.
     """
-    source: Numbered[T] = enumerate(tasks)
+    source = enumerate(tasks)
     values: dict[int, T] = {}
 
     def take(number: int, value: T) -> None:
         values[number] = value
         given(number, value)
 
+    def here(seconds: float) -> None:
+        begun = time.monotonic()
+        while time.monotonic() - begun < seconds:
+            number, task = next(source, (None, None))
+            if number is None or task is None:
+                return
+            with one_thread():
+                value = task(advance)
+            take(number, value)
+
     if workers > 1:
-        _here(source, advance, take, PATIENCE if patience is None else patience)
+        here(PATIENCE if patience is None else patience)
         first = [*islice(source, 2)]
-        source = chain(first, source)
-        if len(first) > 1:
-            unsent: list[tuple[int, Task[T]]] = []
-            for number, value in _done(source, workers, advance, unsent):
-                take(number, value)
-            source = chain(unsent, source)
-    _here(source, advance, take)
+        source = chain(first, source)  # type: ignore[assignment]
+        if len(first) > 1 and _can_be_shipped(first[0][1]):
+            with closing(_results(source, workers)) as results:
+                for number, value, units in results:
+                    advance(units)
+                    take(number, value)
+    here(math.inf)
     return [values[number] for number in range(len(values))]
-
-
-def _here(
-    tasks: Numbered[T], advance: Advance, take: Callable[[int, T], None], patience: float = math.inf
-) -> None:
-    """Does the first tasks in this process with one thread, until they took so long."""
-    begun = time.monotonic()
-    while time.monotonic() - begun < patience:
-        number, task = next(tasks, (None, None))
-        if number is None or task is None:
-            return
-        with one_thread():
-            value = task(advance)
-        take(number, value)
 
 
 @dataclass(frozen=True)
@@ -231,32 +210,50 @@ ALONE = Workers()
 """Workers that are this process alone."""
 
 
-def _done(
-    tasks: Numbered[T], workers: int, advance: Advance, unsent: list[tuple[int, Task[T]]]
-) -> Iterator[tuple[int, T]]:
-    """Yields numbers and results from workers; stops at a task that cannot be shipped."""
-    ship_by_value()
-
-    def calls() -> Iterator[Any]:
-        for number, task in tasks:
-            try:
-                yield delayed(perform)(number, pickled(task), versions())
-            except PicklingError as error:
-                log.info("no workers, the work cannot be shipped to them: %s", error)
-                unsent.append((number, task))
-                return
-
-    with closing(_results(calls(), workers)) as results:
-        for number, answer in results:
-            value, units = opened(answer)
-            advance(units)
-            yield number, value
+def pickled(task: object) -> bytes:
+    """Returns a task as bytes for workers; a PicklingError where it cannot be sent."""
+    _ship_by_value(len(sys.modules))
+    try:
+        return cloudpickle.dumps(task)  # type: ignore[no-any-return]
+    except TypeError as error:
+        raise PicklingError(str(error)) from error
 
 
-def _results(calls: Iterator[Any], workers: int) -> Generator[tuple[int, bytes]]:
-    in_order = _CHOSEN.backend == "ray"  # its backend gives no results one by one
+@lru_cache(maxsize=1)
+def _ship_by_value(modules: int) -> None:
+    """Pickle modules by value that another process could not import, such as a user's file."""
+    finders = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
+    names = {module.partition(".")[0] for module in tuple(sys.modules)}
+    for name in names - {"__main__", "__mp_main__"}:
+        module = sys.modules.get(name)
+        ours = isinstance(module, ModuleType) and (
+            getattr(module, "__file__", None) or hasattr(module, "__path__")
+        )
+        if ours and not any(find and find(name, None) for find in finders):
+            cloudpickle.register_pickle_by_value(module)
+
+
+def received(task: bytes) -> Any:
+    """Loads what was sent to a worker."""
+    return with_operators(lambda: cloudpickle.loads(task))
+
+
+def _can_be_shipped(task: object) -> bool:
+    try:
+        pickled(task)
+    except PicklingError as error:
+        log.info("no workers, the work cannot be shipped to them: %s", error)
+        return False
+    return True
+
+
+def _results(
+    tasks: Iterable[tuple[int, Task[Any]]], workers: int
+) -> Generator[tuple[int, Any, int]]:
+    """Yields number, result and units of each task as soon as it is done."""
+    in_order = _CHOSEN["spec"].startswith("ray")  # its backend gives no results one by one
     local = {"initializer": _begin, "initargs": (os.getpid(),)} if on_this_machine() else {}
-    with parallel_config(_CHOSEN.backend, **_CHOSEN.arguments, **local):
+    with parallel_config(**_CHOSEN["backend"], **local):
         parallel = Parallel(
             n_jobs=workers,
             return_as="list" if in_order else "generator_unordered",
@@ -264,15 +261,45 @@ def _results(calls: Iterator[Any], workers: int) -> Generator[tuple[int, bytes]]
             batch_size=1,
             max_nbytes=None,
         )
+    asked, process = _versions(), f"{platform.node()}:{os.getpid()}"
     try:
         with _deaf():
-            results = parallel(calls)
+            results = parallel(
+                delayed(perform)(number, pickled(task), asked, process) for number, task in tasks
+            )
         yield from results
     except BrokenExecutor as error:
         raise AuditError(
-            f"--executor {_CHOSEN.spec}: a worker was lost ({one_line(error, 200)}); give workers "
-            "more memory, or fewer --jobs"
+            f"--executor {_CHOSEN['spec']}: a worker was lost ({one_line(error, 200)}); give "
+            "workers more memory, or fewer --jobs"
         ) from error
+
+
+def perform(number: int, task: bytes, asked: dict[str, str], process: str) -> tuple[int, Any, int]:
+    """Do a task in a worker with one thread; returns its number, its result and its units.
+
+    Raises:
+        UsageError: the worker's versions differ from those of the asking process.
+    """
+    for name, here in _versions().items():
+        if asked[name] != here:
+            raise UsageError(
+                f"--executor: the worker on {platform.node()} has {name} {here}, and this machine "
+                f"has {asked[name]}; install the same there, as numbers depend on it"
+            )
+    work, units = received(task), list[int]()
+    if process != f"{platform.node()}:{os.getpid()}":  # a cluster may be threads of the asker
+        threadpool_limits(1)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
+    return number, work(units.append), sum(units)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Returns the versions that change the numbers."""
+    libraries = {name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn")}
+    return {"gradaudit": __version__, "Python": platform.python_version(), **libraries}
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from pathlib import Path
 from pickle import PicklingError
 from tempfile import TemporaryDirectory
 
-from gradaudit.executors.shipping import received, shipped
-from gradaudit.executors.workers import on_this_machine, shared_out
+from gradaudit.executors.workers import on_this_machine, pickled, received, shared_out
 from gradaudit.progress import Advance, Silent
 from gradaudit.run.runner import Outcome, measured
 from gradaudit.run.scan_plan import PlannedAudit, at_preset
@@ -63,7 +62,7 @@ def side_by_side(
     with TemporaryDirectory(prefix="gradaudit-") as folder:
         file = Path(folder) / "subject"
         try:
-            file.write_bytes(shipped(replace(subject, jobs=1)))
+            file.write_bytes(pickled(replace(subject, jobs=1)))
         except PicklingError as error:
             log.info("audits are done one after the other, they cannot be shipped: %s", error)
             return

@@ -30,7 +30,7 @@ def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
             ``train_into``.
     """
     subject = load(settings)
-    with locked(out, f"--out {out}", remove=not out.exists()):
+    with locked(out, f"--out {out}"):
         training, folder = _set_up(settings, subject, out)
         folder.clear()
         done = list(train_into(folder, training, settings.rounds, settings.every, progress))

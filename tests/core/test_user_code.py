@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gradaudit.core import user_code
 from gradaudit.core.user_code import load_callable
 from gradaudit.errors import UsageError
 
@@ -91,3 +92,17 @@ def test_a_file_that_fails_leaves_no_module_and_no_path_behind(tmp_path: Path) -
         load_callable(f"{file}:f", "--model")
     assert sys.path == path
     assert set(sys.modules) == modules
+
+
+def test_what_needs_operators_that_torchvision_lacks_is_loaded_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = [True]
+
+    def load() -> str:
+        if missing[0]:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        return "loaded"
+
+    monkeypatch.setattr(user_code, "_define_missing_operators", lambda: missing.insert(0, False))
+    assert user_code.with_operators(load) == "loaded"

@@ -22,7 +22,7 @@ OPENED_IN = {
         "gradaudit.federation.resume",
     },
     "pickle.load": set(),
-    "cloudpickle.loads": {"gradaudit.executors.shipping"},
+    "cloudpickle.loads": {"gradaudit.executors.workers"},
     "joblib.load": set(),
     "np.load": {
         "gradaudit.attacks.reconstruction.matching.unknowns",

@@ -11,7 +11,7 @@ from gradaudit.attacks.reconstruction.campaign import Attack, Campaign, attack_b
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, AttackedBatches
-from gradaudit.executors.shipping import cloudpickle
+from gradaudit.executors.workers import cloudpickle
 from tests.attacks.reconstruction.scenes import mlp, observed, records
 
 
