@@ -26,7 +26,6 @@ from gradaudit.evidence.redaction import redact
 from gradaudit.evidence.trends import Trend, markdown_trends, print_trends, trends
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
-from gradaudit.judging import differences
 from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.report import Report
 from gradaudit.sweeping.sweep_table import expect_table, write_table
@@ -179,13 +178,13 @@ def compare(
     if len(reports) < 2:
         raise UsageError(f"{reports[0]}: is one report; name a later one too")
     read = [Report.from_file(path) for path in reports]
-    for path, before, after in zip(reports, read, read[1:], strict=False):
-        for note in differences(after, before):
-            remark(f"{path} {note}", quiet)
     lines = [printable(line, limit=None) for line in outcomes(list(map(str, reports)), read)]
-    if shape == "markdown":
+    if shape == "json":
+        for line in lines:
+            remark(line.strip(), quiet)
+    elif shape == "markdown":
         write_out("".join(f"- {markdown_escape(line.strip())}\n" for line in lines) + "\n")
-    elif shape == "table":
+    else:
         write_out("".join(f"{line}\n" for line in lines) + "\n")
     if len(read) > 2:
         _show_trends(

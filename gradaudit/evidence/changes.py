@@ -3,19 +3,19 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 from rich.console import Console
 
 from gradaudit.core.text import DOUBTED, DOUBTS, markdown_code, markdown_table, number, variant_text
 from gradaudit.formats.page import GAP, Column, Page, grid
-from gradaudit.judging import known_metrics
-from gradaudit.judging.risk import with_findings
+from gradaudit.judging import differences, known_metrics
+from gradaudit.judging.risk import BEYOND, with_findings
 from gradaudit.measurement import dict_of, texts_of
-from gradaudit.report import Key, Measurement, Report, Variant, marked
-from gradaudit.view import view
-from gradaudit.view.facts import shortened
+from gradaudit.report import Key, Measurement, Report, Variant, key_of, marked
+from gradaudit.view import Concern, View, view
+from gradaudit.view.facts import Place, shortened
 
 ABSENT = "absent"
 LEAST_SHARE = 0.01
@@ -182,35 +182,89 @@ def _shared(report: Report) -> set[str]:
 
 
 def outcomes(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
-    """Word each report's verdict and gaps, and the findings that the newest one has or lost."""
+    """Word each report's verdict and gaps, the differences, and findings that came or went."""
     shown = [view(report) for report in reports]
     lines = []
     for name, report, each in zip(names, reports, shown, strict=True):
         lines.append(f"{name}: {each.verdict.word}")
         if note := shortened(dict_of(report.provenance.get("plan"))):
             lines.append(f"  {note}")
-    old, new = ({x.summary: x for x in each.concerns if x.shown} for each in (shown[0], shown[-1]))
-    lines += [f"came: {x.level.upper()} {text}" for text, x in new.items() if text not in old]
-    lines += [f"went: {x.level.upper()} {text}" for text, x in old.items() if text not in new]
+    for name, before, after in zip(names, reports, reports[1:], strict=False):
+        lines += [f"{name} {note}" for note in differences(after, before)]
     if _shared(reports[0]) != _shared(reports[-1]):
         lines.append("the shared layers differ: shares of layers are not compared")
-    return lines
+    return [*lines, *moved_findings(shown[0], shown[-1])]
+
+
+def moved_findings(old: View, new: View) -> list[str]:
+    """Word each finding whose severity differs, with the layers in which it does."""
+    before, after = _by_place(old), _by_place(new)
+    moves: dict[tuple[str, str, str], list[str | None]] = {}
+    for finding, layer in dict.fromkeys((*after, *before)):
+        was, now = (found.get((finding, layer)) for found in (before, after))
+        severities = [concern.severity if concern else "" for concern in (was, now)]
+        if severities[0] != severities[1] and not {*severities} <= {"", "OPEN"}:
+            moves.setdefault((finding, *severities), []).append(layer)
+    lines = []
+    for (finding, was, now), layers in moves.items():
+        known = after if now not in ("", "OPEN") else before
+        concern = known[finding, layers[0]]
+        place = Place(tuple(x for x in layers if x is not None), whole=None in layers)
+        words = concern.sentence.rstrip(".") + (f" ({place})" if concern.where else "")
+        if was in ("", "OPEN"):
+            lines.append(f"came: {now} {words}" + (", was open" if was else ""))
+        elif now in ("", "OPEN"):
+            lines.append(f"went: {was} {words}" + (", now open" if now else ""))
+        else:
+            lines.append(f"changed: {was} → {now} {words}")
+    return sorted(lines, key=lambda line: line.split()[:2])
+
+
+def _by_place(shown: View) -> dict[tuple[str, str | None], Concern]:
+    """Return the gravest concern of each finding and layer; the whole update is None."""
+    return {
+        (concern.metric if concern.where else concern.sentence, layer): concern
+        for concern in reversed(shown.concerns)
+        for layer in concern.places
+    }
 
 
 def crossings(old: Report, new: Report) -> dict[Key, str]:
-    """Name the limit of each row that is beyond it in one report and within it in the other.
+    """Name the limit of each row that one report alone shows to be beyond it.
 
-    Limits are those that judged the reports, or of the default policy; an error rule's goes first.
+    A headline is beyond a limit where one of the rows that it stands for is. Limits are those that
+    judged the reports, or of the default policy; an error rule's goes first.
     """
-    before = {(x.key, x.level, x.max is None): x.outcome for x in with_findings(old).findings}
+    before, after = _standings(old), _standings(new)
     crossed: dict[Key, str] = {}
-    for finding in sorted(with_findings(new).findings, key=lambda x: x.level == "warning"):
-        was = before.get((finding.key, finding.level, finding.max is None))
-        if {was, finding.outcome} == {"failed", "passed"}:
-            kind, limit = ("min", finding.min) if finding.max is None else ("max", finding.max)
-            side = "beyond" if finding.outcome == "failed" else "within"
-            crossed.setdefault(finding.key, f"{side} {kind} {limit:.10g}")
+    for place in sorted(after, key=lambda place: place.level == "warning"):
+        (now, limit), (was, _) = after[place], before.get(place, ("", 0.0))
+        if was and now != was and "beyond" in (was, now):
+            crossed.setdefault(place.key, f"{now} {place.kind} {limit:.10g}")
     return crossed
+
+
+class _Limit(NamedTuple):
+    key: Key
+    level: str
+    kind: str
+
+
+_STANDINGS = {**dict.fromkeys(BEYOND, "beyond"), "unclear": "open at", "passed": "within"}
+
+
+def _standings(report: Report) -> dict[_Limit, tuple[str, float]]:
+    """Return where each row and headline stands to each of its limits, the gravest of several."""
+    found: dict[_Limit, tuple[str, float]] = {}
+    for finding in with_findings(report).findings:
+        standing, limit = _STANDINGS.get(finding.outcome), finding.limit
+        if standing is None or limit is None:
+            continue
+        for key in (finding.key, key_of(finding.metric, finding.layer, {})):
+            place = _Limit(key, finding.level, "max" if finding.min is None else "min")
+            others = found.get(place, (standing, limit))
+            found[place] = min(others, (standing, limit))  # "beyond", "open at", "within"
+    return found
 
 
 def side(row: Measurement | None) -> str:

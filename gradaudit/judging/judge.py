@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from gradaudit.audits.gathering import members
+from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
 from gradaudit.judging.answered import unanswered
 from gradaudit.judging.case import Case, ShareBeyond, correct, ends_of
@@ -48,6 +49,7 @@ CLOSE = 0.7
 """Similarity from which on a known name is suggested for an unknown one."""
 MAX_COMPARISONS = 5_000_000
 """Largest number of rows that a policy's globs are held against, over all of them."""
+_CONDITIONS = {"defenses": "defenses", "hidden": "hidden layers"}
 _REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}
 _NO_EVIDENCE = "no evidence: rules of level error ask about {}, and judged no row: {}"
 _UNASKED = "no evidence about {}: no rule of level error judged a row"
@@ -133,6 +135,10 @@ def differences(report: Report, earlier: Report) -> list[str]:
         != (before[name].kind, before[name].parameters)
     ]:
         notes.append(f"has other kinds or sizes of the layers {', '.join(sorted(changed))}")
+    for key, noun in _CONDITIONS.items():
+        here, there = (texts_of(r.provenance.get(key)) for r in (report, earlier))
+        if here != there:
+            notes.append(f"has other {noun}: {listed(there) or 'none'} → {listed(here) or 'none'}")
     return [*notes, *_other_plan(report, earlier)]
 
 

@@ -34,6 +34,7 @@ class Concern:
         metric: ``audit.metric``.
         question: what its metric answers, where that is known.
         layers: where, in the report's order; none for the whole model.
+        whole: whether the whole model is among the places.
         where: the same in words.
         sentence: what is shown, or the question that is open.
         evidence: the worst number with its interval, and how many records it is beyond for; where
@@ -65,6 +66,12 @@ class Concern:
     doubts: tuple[str, ...] = ()
     possible: Level | None = None
     accepted: bool = False
+    whole: bool = False
+
+    @property
+    def places(self) -> tuple[str | None, ...]:
+        """The layers, and None for the whole update."""
+        return (*self.layers, *([None] if self.whole or not self.layers else []))
 
     @property
     def severity(self) -> str:
@@ -258,6 +265,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         metric=first.metric,
         question=known.question if known else None,
         layers=place.layers,
+        whole=place.whole,
         where="" if first.about_missing_rows else str(place),
         sentence=_sentence(first, known, row, shown=shown),
         evidence=(

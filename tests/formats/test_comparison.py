@@ -175,8 +175,8 @@ def test_limits_that_are_crossed_come_first() -> None:
     assert [(x.row.layer, x.reading) for x in found] == [
         ("c", "worse, beyond max 2"),
         ("b", "better, within max 1"),
+        ("d", "overlap, beyond max 1"),
         ("a", "overlap"),
-        ("d", "overlap"),
     ]
 
 
@@ -202,7 +202,50 @@ def test_shares_are_compared_among_the_same_layers_alone() -> None:
     assert len(list(changes(old, new))) == 2
     new.provenance["hidden"] = ["fc2"]
     assert [each.row.metric for each in changes(old, new)] == ["bits"]
+    assert "a has other hidden layers: none → fc2" in outcomes(["a", "b"], [old, new])
     assert outcomes(["a", "b"], [old, new])[-1].endswith("shares of layers are not compared")
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_a_finding_moves_once_and_only_where_its_severity_differs() -> None:
+    """Of bits the default limits are 1 and 2, as warning and error."""
+    ends = {"low": (0.1, 0.3), "open": (0.5, 1.5), "medium": (1.2, 1.6), "high": (8.0, 9.0)}
+
+    def report(*names: str) -> Report:
+        layers = zip("abcd", names, strict=True)
+        return make_report(
+            *(row(M, name, sum(ends[x]) / 2, interval=ends[x]) for name, x in layers),
+            layers=[(name, "Linear", 1) for name in "abcd"],
+        )
+
+    old, new = report("high", "high", "high", "low"), report("high", "medium", "open", "open")
+    new.provenance["defenses"] = ["prune:0.99"]
+    moved = "The private attribute of a batch is inferred"
+    assert outcomes(["old", "new"], [old, new])[2:] == [
+        "old has other defenses: none → prune:0.99",
+        f"changed: HIGH → MEDIUM {moved} (b)",
+        f"went: HIGH {moved} (c), now open",
+    ]
+    assert outcomes(["old", "new"], [new, old])[-2:] == [
+        f"came: HIGH {moved} (c), was open",
+        f"changed: MEDIUM → HIGH {moved} (b)",
+    ]
+    found = {x.row.layer: x.crossed for x in changes(old, new)}
+    assert found == {"a": "", "b": "within max 2", "c": "within max 2", "d": ""}
+    assert "2 crossed a limit" in tally(list(changes(old, new)), 0)
+
+
+@pytest.mark.usefixtures("two_audits")
+def test_a_headline_crosses_the_limit_of_the_rows_that_it_stands_for() -> None:
+    def report(*values: float) -> Report:
+        rows = [
+            row(M, "fc1", value, variant={"attack": name})
+            for name, value in zip("xy", values, strict=True)
+        ]
+        return make_report(row(M, "fc1", max(values), details={"attack": "x"}), *rows)
+
+    (crossed,) = {x.crossed for x in changes(report(3.0, 0.5), report(0.4, 0.5))}
+    assert crossed == "within max 2"
 
 
 def test_a_change_from_next_to_nothing_is_no_percentage() -> None:
