@@ -12,8 +12,8 @@ from gradaudit.core.text import DOUBTED, DOUBTS, markdown_code, markdown_table, 
 from gradaudit.formats.page import GAP, Column, Page, grid
 from gradaudit.judging import differences, known_metrics
 from gradaudit.judging.risk import BEYOND, with_findings
-from gradaudit.measurement import dict_of, texts_of
-from gradaudit.report import Key, Measurement, Report, Variant, key_of, marked
+from gradaudit.measurement import dict_of, key_of, texts_of
+from gradaudit.report import Key, Measurement, Report, Variant, marked
 from gradaudit.view import Concern, View, view
 from gradaudit.view.facts import Place, shortened
 
@@ -201,10 +201,11 @@ def moved_findings(old: View, new: View) -> list[str]:
     before, after = _by_place(old), _by_place(new)
     moves: dict[tuple[str, str, str], list[str | None]] = {}
     for finding, layer in dict.fromkeys((*after, *before)):
-        was, now = (found.get((finding, layer)) for found in (before, after))
-        severities = [concern.severity if concern else "" for concern in (was, now)]
-        if severities[0] != severities[1] and not {*severities} <= {"", "OPEN"}:
-            moves.setdefault((finding, *severities), []).append(layer)
+        old_one, new_one = before.get((finding, layer)), after.get((finding, layer))
+        was = old_one.severity if old_one else ""
+        now = new_one.severity if new_one else ""
+        if was != now and not {was, now} <= {"", "OPEN"}:
+            moves.setdefault((finding, was, now), []).append(layer)
     lines = []
     for (finding, was, now), layers in moves.items():
         known = after if now not in ("", "OPEN") else before
