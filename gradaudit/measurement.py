@@ -1,14 +1,8 @@
-"""A row of a report: one number, or the reason why there is none.
-
-A row may say the same reason of many layers. It is then of the whole model (``layer`` is None) and
-has the number ``unmeasured`` in its variant, which sets it apart from the row of the same metric
-that the whole model may have. Its details hold ``layers`` and ``metrics``, every pair of which it
-stands for, and ``model_metrics``, metrics of the whole model that it stands for as well.
-"""
+"""A row of a report: one number, or the reason why there is none."""
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -38,10 +32,6 @@ TOO_FEW = "too_few"
 """Detail of a skipped row: the records looked at do not suffice for an audit that applies."""
 CLOSED_FORM = "closed_form"
 """Detail of a skipped row: no number is needed, as the gradient gives the layer's input exactly."""
-UNMEASURED = "unmeasured"
-"""Key in the variant of a row that stands for several rows."""
-NAMES = ("layers", "metrics", "model_metrics")
-"""Keys of the details that list layers and metrics in such a row."""
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
 """Key of a row: ``audit.metric``, layer, and the variant as JSON with sorted keys."""
@@ -87,8 +77,7 @@ class Measurement(Document):
     """A row: one metric of one audit, for one layer or for the model (``layer=None``).
 
     The key of a row is (audit, metric, layer, variant); the row with the empty variant is the
-    headline. A row that is not measured says why in ``reason`` and holds no value; it may say so of
-    several layers, which its details name (``singles``).
+    headline. A row that is not measured says why in ``reason`` and holds no value.
     """
 
     model_config = ConfigDict(json_schema_extra=_VALUE_OR_REASON)
@@ -199,38 +188,6 @@ def marked(row: Measurement) -> str:
 def key_of(metric: str, layer: str | None, variant: Variant) -> Key:
     """Returns the key of the row of ``AUDIT.METRIC`` with this layer and variant."""
     return metric, layer, json.dumps(variant, sort_keys=True)
-
-
-def counted(row: Measurement) -> int:
-    """Returns the number of rows that a row stands for; 1 for an ordinary row."""
-    layers, metrics, of_model = _names(row)
-    return len(layers) * len(metrics) + len(of_model) or 1
-
-
-def singles(row: Measurement) -> Iterator[Measurement]:
-    """Yields the rows that a row stands for, layer by layer; an ordinary row yields itself."""
-    layers, metrics, of_model = _names(row)
-    places: list[tuple[str, str | None]] = [(metric, name) for name in layers for metric in metrics]
-    places += [(metric, None) for metric in of_model]
-    if not places:
-        yield row
-        return
-    shared = {
-        "variant": {key: value for key, value in row.variant.items() if key != UNMEASURED},
-        "details": {key: value for key, value in row.details.items() if key not in NAMES},
-    }
-    for metric, layer in places:
-        yield row.model_copy(update={**shared, "metric": metric, "layer": layer})
-
-
-def _names(row: Measurement) -> list[list[str]]:
-    """Returns a merged row's layers, their metrics, and metrics of the model; empty otherwise.
-
-    A file may hold anything in their place, which then stands for nothing.
-    """
-    found = [row.details.get(key) for key in NAMES] if UNMEASURED in row.variant else []
-    given = [[str(name) for name in each] for each in found if isinstance(each, list)]
-    return given if len(given) == len(NAMES) else [[], [], []]
 
 
 def dict_of(value: JsonValue) -> dict[str, JsonValue]:

@@ -29,12 +29,10 @@ from gradaudit.measurement import (
     Measurement,
     Status,
     Variant,
-    counted,
     dict_of,
     estimate,
     key_of,
     marked,
-    singles,
 )
 from gradaudit.presentation import presentation
 
@@ -70,8 +68,6 @@ MAX_COMMAS = 2_000_000
 """Most commas in a report that is read: about 100,000 rows, some 200 MiB in memory."""
 MAX_TEXT = 1 << 20
 """Most characters of a single text in a report that is read."""
-MAX_ROWS = 1_000_000
-"""Most rows that a report may stand for when it is read; a model of 1,000 layers has 100,000."""
 
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
 Says = Outcome | Literal["error", "warning"]
@@ -201,8 +197,7 @@ class Finding(Document):
 class Report(Document):
     """A whole report, as written to and read from JSON.
 
-    ``measurements`` are the rows as they are written, of which one may say of many layers why they
-    were not measured; ``rows`` has one for every layer.
+    ``rows`` are the measurements.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -222,10 +217,10 @@ class Report(Document):
             seen.add(row.key)
         return self
 
-    @cached_property
+    @property
     def rows(self) -> list[Measurement]:
-        """Every row, with merged rows split layer by layer."""
-        return [single for row in self.measurements for single in singles(row)]
+        """Every row."""
+        return self.measurements
 
     @cached_property
     def rows_by_place(self) -> Mapping[str, Mapping[str | None, Sequence[Measurement]]]:
@@ -240,10 +235,10 @@ class Report(Document):
         return {row.key: row for row in self.rows}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Returns a copy with other fields, whose ``rows`` are computed anew."""
+        """Returns a copy with other fields, whose look-ups are computed anew."""
         copied = super().model_copy(update=update, deep=deep)
         if update and "measurements" in update:
-            for made in ("rows", "rows_by_place", "_by_key"):
+            for made in ("rows_by_place", "_by_key"):
                 vars(copied).pop(made, None)
         return copied
 
@@ -328,10 +323,6 @@ class Report(Document):
                 f"{path}: not a gradaudit report: {where}: {first['msg']} "
                 "(write one with `gradaudit scan -o report.json`)"
             ) from error
-        if (rows := sum(map(counted, report.measurements))) > MAX_ROWS:
-            raise UsageError(f"{path}: stands for over {MAX_ROWS:,} rows; is it the right file?")
-        if len(report.by_key()) < rows:
-            raise UsageError(f"{path}: several rows that stand for the same layers share a key")
         return report
 
 

@@ -55,6 +55,15 @@ def test_two_rows_with_one_key_are_refused() -> None:
         report(row, row.model_copy(update={"value": 2.0}))
 
 
+def test_a_copy_with_other_rows_looks_up_its_own() -> None:
+    one = Measurement(audit="leak", metric="bits", layer="fc1", value=1.0)
+    first = report(one, one.model_copy(update={"layer": "fc2"}))
+    assert len(first.by_key()) == len(first.rows_by_place["leak.bits"]) == 2
+    other = first.model_copy(update={"measurements": [one]})
+    assert other.rows_by_place == {"leak.bits": {"fc1": [one]}}
+    assert list(other.by_key().values()) == other.rows
+
+
 def test_a_report_survives_its_file(tmp_path: Path) -> None:
     rows = [
         Measurement(

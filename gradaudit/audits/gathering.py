@@ -1,112 +1,12 @@
-"""Merges the rows of several runs into one report in which every key is unique.
+"""Merges the rows of several runs into one report in which every key is unique."""
 
-Rows that say the same about many layers are merged into one row, and split again.
-"""
-
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Self, cast
 
-from pydantic import JsonValue
-
 from gradaudit.audits import Audit
-from gradaudit.measurement import UNMEASURED, counted, singles
 from gradaudit.report import APART_BY, RISKIEST_BY, Measurement, Report, Variant
-
-MOST_APART = 100
-"""Largest number of layers whose rows with the same reason are still written one by one, unless an
-audit was left out. In a scan of 1,000 layers, inapplicable rows alone took 14 MB, and 1.4 MB of 100
-layers."""
-
-
-def as_few(
-    row: Measurement, layers: Mapping[str, Sequence[str]], of_model: Sequence[str]
-) -> list[Measurement]:
-    """Split a merged row into the fewest rows that stand for these metrics and layers.
-
-    They are as few as can be, but one for each layer where those are few and were not left out.
-    """
-    metrics: dict[tuple[str, ...], list[str]] = {}
-    for metric, names in layers.items():
-        metrics.setdefault(tuple(names), []).append(metric)
-    metrics.pop((), None)
-    if of_model and not metrics:
-        metrics = {(): []}
-    last = next(reversed(metrics), None)
-    made = [
-        _standing_for(row, each, names, of_model if names == last else ())
-        for names, each in metrics.items()
-    ]
-    if row.left_out or any(len(names) > MOST_APART for names in metrics):
-        return made
-    return [single for each in made for single in singles(each)]
-
-
-def _standing_for(
-    row: Measurement, metrics: Sequence[str], layers: Sequence[str], of_model: Sequence[str]
-) -> Measurement:
-    """Make a row that stands for every pair of metric and layer, and for the model's metrics.
-
-    Where that is one row alone, it is an ordinary one.
-    """
-    names: dict[str, JsonValue] = {
-        "layers": [*layers],
-        "metrics": [*metrics],
-        "model_metrics": [*of_model],
-    }
-    more = {
-        "metric": [*metrics, *of_model][0],
-        "layer": None,
-        "variant": {**row.variant, UNMEASURED: 1},
-        "details": {**row.details, **names},
-    }
-    made = row.model_copy(update=more)
-    return made if counted(made) > 1 else next(singles(made))
-
-
-def together(rows: Iterable[Measurement]) -> list[Measurement]:
-    """Merge rows that say the same about several layers or metrics into one.
-
-    They are what was left out, and what was not measured for one reason more than ``MOST_APART``
-    times. Each stands in the place of the first of them.
-    """
-    groups: dict[object, list[Measurement]] = {}
-    for row in rows:
-        groups.setdefault(_words(row), []).append(row)
-    return list(_numbered(row for group in groups.values() for row in _as_few(group)))
-
-
-def _numbered(rows: Iterable[Measurement]) -> Iterator[Measurement]:
-    """Number merged rows of the same variant from 1."""
-    numbers: Counter[str] = Counter()
-    for row in rows:
-        if UNMEASURED in row.variant:
-            alike = json.dumps([row.id, {**row.variant, UNMEASURED: 0}], sort_keys=True)
-            numbers[alike] += 1
-            variant = {**row.variant, UNMEASURED: numbers[alike]}
-            row = row.model_copy(update={"variant": variant})
-        yield row
-
-
-def _words(row: Measurement) -> object:
-    """Return the key that rows to merge share: everything but metric and layer."""
-    if row.status == "measured" or UNMEASURED in row.variant:
-        return id(row)
-    details = json.dumps([row.variant, row.details], sort_keys=True)
-    return row.audit, row.status, row.reason, row.unit, row.n, details
-
-
-def _as_few(rows: Sequence[Measurement]) -> Sequence[Measurement]:
-    if len(rows) == 1:
-        return rows
-    layers: dict[str, list[str]] = {}
-    for row in rows:
-        if row.layer is not None:
-            layers.setdefault(row.metric, []).append(row.layer)
-    return as_few(rows[0], layers, [row.metric for row in rows if row.layer is None])
 
 
 @dataclass(frozen=True)
@@ -130,7 +30,7 @@ def gather(parts: Sequence[AuditRows]) -> list[Measurement]:
     rows: list[Measurement] = []
     for name, count in members.items():
         group = [part for part in parts if part.audit.reports_as() == name]
-        rows += merge(group) if count > 1 else together(group[0].rows)
+        rows += merge(group) if count > 1 else group[0].rows
     return rows
 
 
@@ -147,7 +47,7 @@ def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
         for part in parts
         for row in part.rows
     ]
-    return together([*_headlines(parts), *labelled])
+    return [*_headlines(parts), *labelled]
 
 
 def rows_of(report: Report, audit: Audit[Any]) -> list[Measurement]:
@@ -229,7 +129,7 @@ def _others(audits: int) -> str:
 def _headlines(parts: Sequence[AuditRows]) -> list[Measurement]:
     candidates: dict[tuple[str, str | None], list[tuple[AuditRows, Measurement]]] = {}
     for part in parts:
-        for row in chain.from_iterable(map(singles, part.rows)):
+        for row in part.rows:
             if not row.variant:
                 candidates.setdefault((row.metric, row.layer), []).append((part, row))
     headlines = []

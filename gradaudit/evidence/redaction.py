@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import JsonValue
 
 from gradaudit.errors import UsageError
-from gradaudit.measurement import NAMES, counted
 from gradaudit.report import Measurement, Report
 
 MAX_WORDS, MAX_COMPARED = 20_000, 5_000_000_000
@@ -101,12 +100,11 @@ def _all(value: Any, masked: Callable[[str], str], *, keys: bool = True) -> Any:
 
 
 def _row(row: Measurement, masked: Callable[[str], str]) -> Measurement:
-    names = {key: row.details[key] for key in NAMES if counted(row) > 1}
     return row.model_copy(
         update={
             "variant": _all(row.variant, masked, keys=False),
             "reason": None if row.reason is None else masked(row.reason),
-            "details": {**_all(row.details, masked), **names},
+            "details": _all(row.details, masked),
         }
     )
 

@@ -16,7 +16,7 @@ from gradaudit._version import __version__
 from gradaudit.accuracy import FLOPS, TaskAccuracy, task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
-from gradaudit.audits.gathering import AuditRows, as_few, gather
+from gradaudit.audits.gathering import AuditRows, gather
 from gradaudit.audits.rows import Rows
 from gradaudit.data import describe
 from gradaudit.defenses import Chain
@@ -34,7 +34,7 @@ from gradaudit.executors.stopping import TimeIsUp, time_limit
 from gradaudit.executors.workers import one_thread
 from gradaudit.gradients.precision import full_single_precision
 from gradaudit.gradients.substitutes import recomputes
-from gradaudit.measurement import TOO_FEW, singles
+from gradaudit.measurement import TOO_FEW
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.run.deployment_setting import with_setting
@@ -257,21 +257,16 @@ class _Trial:
                 return
             self.fault = str(error) if isinstance(error, GradauditError) else one_line(error)
         layers = [layer.name for layer in self.subject.layers]
-        if self.fault is None and (faults := breaches(type(self.audit), self._singles, layers)):
+        if self.fault is None and (faults := breaches(type(self.audit), self.rows, layers)):
             self.fault = "it yielded rows that its declaration does not allow: " + "; ".join(faults)
             self.rows[:] = {row.key: row for row in self.rows}.values()
         if self.fault is not None:
             self._fill("failed", self.fault)
 
-    @property
-    def _singles(self) -> list[Measurement]:
-        """Returns every row, with merged rows split layer by layer."""
-        return [single for row in self.rows for single in singles(row)]
-
     def _fill(
         self, status: Status, reason: str, details: Mapping[str, JsonValue] | None = None
     ) -> None:
-        self.rows += _instead(self.audit, self.subject, self._singles, status, reason, details)
+        self.rows += _instead(self.audit, self.subject, self.rows, status, reason, details)
 
 
 def left_out(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
@@ -297,7 +292,7 @@ def of_sample(outcome: Outcome, subject: Subject, reason: str) -> Outcome:
     status: Status = "skipped"
     if rows and not outcome.measured and outcome.whole:
         status, reason, details = rows[0].status, rows[0].reason or reason, None
-    kept = [single for row in rows for single in singles(row) if single.layer is not None]
+    kept = [row for row in rows if row.layer is not None]
     others = _instead(audit, subject, kept, status, reason, details)
     rows = [*kept, *with_effort(with_setting(others, audit, subject), audit)]
     return replace(outcome, part=AuditRows.of(audit, rows))
@@ -311,21 +306,18 @@ def _instead(
     reason: str,
     details: Mapping[str, JsonValue] | None,
 ) -> list[Measurement]:
-    """Returns rows with a reason in place of missing headlines, merged over many layers."""
+    """Returns rows with a reason in place of missing headlines."""
     done = {(row.metric, row.layer) for row in rows if not row.variant}
     names = [layer.name for layer in subject.layers]
-    layers = {
-        metric.id: [name for name in names if (metric.id, name) not in done]
+    made = Rows(type(audit))
+    return [
+        row
         for metric in audit.metrics
-        if metric.per_layer
-    }
-    of_model = [
-        metric.id
-        for metric in audit.metrics
-        if not metric.per_layer and (metric.id, None) not in done
+        for row in made.unmeasured(
+            status, reason, [metric.id], names if metric.per_layer else [None], details
+        )
+        if (row.metric, row.layer) not in done
     ]
-    first = next(Rows(type(audit)).unmeasured(status, reason, details=details))
-    return as_few(first, layers, of_model)
 
 
 def _described(subject: Subject) -> JsonValue:

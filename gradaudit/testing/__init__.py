@@ -33,7 +33,6 @@ from gradaudit.errors import GradauditError, NotApplicable, UsageError, foreign,
 from gradaudit.families import Family
 from gradaudit.federation.algorithms import Algorithm
 from gradaudit.formats import Format
-from gradaudit.measurement import singles
 from gradaudit.progress import Silent
 
 Fault = tuple[Any, str]
@@ -262,8 +261,7 @@ def _audit(part: type[Audit[Any]], target: AuditTarget, options: Options) -> Ite
     except NotApplicable as reason:
         yield part.run, f"{_TRIED_ON_NOTHING}: {reason}"
         return
-    every = [single for row in rows for single in singles(row)]
-    for breach in breaches(part, every, [layer.name for layer in subject.layers]):
+    for breach in breaches(part, rows, [layer.name for layer in subject.layers]):
         yield part.run, breach
     if rows != again:
         yield part.run, "run gives other rows with the same seed"
