@@ -78,15 +78,19 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> Score:
         positive: (trials,), both kinds among them.
     """
     scores, positive = np.asarray(scores), np.asarray(positive, bool)
-    sides = scores[positive], np.sort(scores[~positive])
-    value = float(_below(*sides).sum() / (2 * len(sides[0]) * len(sides[1])))
-    placed = placements(scores, positive)
-    number = np.where(positive, len(sides[0]), len(sides[1]))
-    variance = float(np.square((placed - value) / number).sum())
-    fewest = min(map(len, sides))
+    value, placed = area(scores, positive), placements(scores, positive)
+    sides = int(positive.sum()), int((~positive).sum())
+    variance = float(np.square((placed - value) / np.where(positive, *sides)).sum())
+    fewest = min(sides)
     count = min(value * (1 - value) / variance, _MOST * fewest) if variance > 0 else fewest
     quantile = student_quantile(max(fewest - 1, 1))
     return Score(value, wilson(value, max(count, 1.0), quantile))
+
+
+def area(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
+    """Compute the area under the ROC curve without its interval, ties counting half."""
+    sides = np.sort(scores[positive]), np.sort(scores[~positive])
+    return float(_below(*sides).sum() / (2 * len(sides[0]) * len(sides[1])))
 
 
 def roc(scores: FloatArray, positive: NDArray[np.bool_], rates: FloatArray) -> FloatArray:

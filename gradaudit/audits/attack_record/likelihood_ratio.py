@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.games.scores import auroc
+from gradaudit.games.scores import area
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -84,17 +84,17 @@ class InnerProducts:
         """
         if math.isinf(ridge):
             return self.across.numpy(), self.lengths.numpy()
-        values, vectors = self._axes
+        values, of_candidates, of_updates = self._axes
         weights = 1 / (values.clamp(min=0) + ridge * values.mean().clamp(min=1e-300))
-        of_candidates = self.of_candidates @ vectors
-        removed = (of_candidates * weights) @ (vectors.T @ self.of_updates)
+        removed = (of_candidates * weights) @ of_updates
         own = (of_candidates.square() * weights).sum(dim=1)
         return (self.across - removed).numpy(), (self.lengths - own).numpy()
 
     @cached_property
-    def _axes(self) -> tuple[Tensor, Tensor]:
+    def _axes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Eigenvalues of the shadow rows' products, and the other products along their axes."""
         values, vectors = torch.linalg.eigh(self.shadow)
-        return values, vectors
+        return values, self.of_candidates @ vectors, vectors.T @ self.of_updates
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,14 @@ class CandidatePairs:
     updates: IntArray
     records: IntArray
     inside: BoolArray
+
+    @cached_property
+    def independent(self) -> tuple[int, int]:
+        """Count independent trials at most, and clusters: updates or records, the fewer of them."""
+        records = len(np.unique(self.records[self.inside]))
+        least = min(records, len(np.unique(self.records[~self.inside])))
+        clusters = min(len(np.unique(self.updates)), records)
+        return least, clusters if clusters > 1 else least
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ class PresenceScores:
 
 def auroc_of_pairs(scores: FloatArray, pairs: CandidatePairs) -> float:
     """AUROC of scores (candidates, updates) at these pairs."""
-    return auroc(scores[pairs.records, pairs.updates], pairs.inside).value
+    return area(scores[pairs.records, pairs.updates], pairs.inside)
 
 
 def standardised(

@@ -134,11 +134,7 @@ class PairScores:
         return self._rate(rate, errors)
 
     def _rate(self, value: float, errors: FloatArray) -> Rate:
-        inside = self.pairs.inside
-        records = len(np.unique(self.pairs.records[inside]))
-        least = min(records, len(np.unique(self.pairs.records[~inside])))
-        clusters = min(len(np.unique(self.pairs.updates)), records)
-        return Rate(value, self._variance(errors), least, clusters if clusters > 1 else least)
+        return Rate(value, self._variance(errors), *self.pairs.independent)
 
     def _variance(self, errors: FloatArray) -> float:
         """Compute the variance of a score from each pair's influence on it, (pairs,)."""

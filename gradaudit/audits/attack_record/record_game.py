@@ -59,6 +59,7 @@ class RecordGame:
         sets: who may be where.
         shadow: (updates, behind) batches of shadow updates of the records to choose on.
         attacked: (updates, behind) batches that are attacked; none where nobody knows them.
+        first: the game on the same target whose look at the model serves this one too.
     """
 
     options: RecordOptions
@@ -68,6 +69,7 @@ class RecordGame:
     sets: RecordSets
     shadow: IntArray
     attacked: IntArray
+    first: RecordGame | None = None
 
     @classmethod
     def of(cls, options: RecordOptions, subject: Subject) -> RecordGame:
@@ -104,7 +106,8 @@ class RecordGame:
         """
         seeds = [number(self.subject.seed, "record", "game", i) for i in range(1, count)]
         subjects = [replace(self.subject, seed=seed) for seed in seeds if len(self.attacked)]
-        return [self, *(RecordGame.of(self.options, subject) for subject in subjects)]
+        others = [RecordGame.of(self.options, subject) for subject in subjects]
+        return [self, *(replace(game, first=self) for game in others)]
 
     @cached_property
     def sharing(self) -> SharingProtocol:
@@ -230,11 +233,22 @@ class RecordGame:
             reduce=self.options.reduce or f"subset:{size}",
             memory=self.subject.memory,
             seed=self.subject.seed,
+            context=self._shared,
         )
+
+    @cached_property
+    def _shared(self) -> Context:
+        """Compute updates."""
+        if self.first is not None:
+            return self.first._shared
+        records, memory = self.subject.records, self.subject.memory
+        return Context(self.target, records, self.sharing, torch.float32, memory)
 
     @cached_property
     def _plain(self) -> Context:
         """Compute single records' gradients, clipped where a defense clips them."""
+        if self.first is not None:
+            return self.first._plain
         clipping = tuple(d for d in self.sharing.chain.acting if d.of_records)
         plain = replace(self.sharing, algorithm="fedsgd", others=0, defenses=clipping)
         context = Context(

@@ -131,7 +131,7 @@ class SpanCertificates:
         """Say why a layer cannot certify; empty where it may."""
         if layer.name not in self._reads:
             return "no fully connected layer, whose update would have the span of what came in"
-        if not {f"{layer.name}.{part}" for part in self._parts(layer)} <= self.updates[0].keys():
+        if not {f"{layer.name}.{part}" for part in self._parts(layer)} <= self._shared:
             return "its update is not shared"
         module = self._model.module.get_submodule(layer.name)
         sizes = {"inputs": int(module.in_features), "outputs": int(module.out_features)}  # type: ignore[arg-type]
@@ -153,6 +153,14 @@ class SpanCertificates:
     def _tokens(self, layer: Layer) -> int:
         """Count the input vectors that one update is made from."""
         return self.game.options.records_behind * self._reads[layer.name].shape[1]
+
+    @cached_property
+    def _shared(self) -> set[str]:
+        """Names of the parameters that an update holds."""
+        game = self.game
+        if game.captured is not None:
+            return set(game.captured.update)
+        return set(game.sharing.parameters(game.target.model))
 
     @cached_property
     def updates(self) -> list[Mapping[str, Tensor]]:
