@@ -50,7 +50,7 @@ def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
     return [*_headlines(parts), *labelled]
 
 
-def rows_of(report: Report, audit: Audit[Any]) -> list[Measurement]:
+def rows_of(report: Report, audit: Audit[Any] | type[Audit[Any]]) -> list[Measurement]:
     """Returns the rows that one audit gave to a gathered report."""
     name = audit.reports_as()
     label = audit.name.removeprefix(name).strip()

@@ -28,7 +28,7 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.evidence.redaction import redact
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, fails, verdict, with_findings
-from gradaudit.judging.verdict import UNJUDGED
+from gradaudit.judging.verdict import UNJUDGED, evidence_lacking
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def finish(
 def conclude(
     report: Report, settings: BudgetSettings, policy: Policy | None = None, unwritten: str = ""
 ) -> None:
-    """Exit with 1 where the verdict on a shown report is FAILED, unless ``--exit-zero`` is given.
+    """Exit with 1 where a shown report is FAILED or lacks evidence, but not with ``--exit-zero``.
 
     An audit that broke, and a file that was not written, are named and hide nothing that others
     have shown.
@@ -189,8 +189,9 @@ def conclude(
     faults = "; ".join(filter(None, (incomplete(report) or claim_untested(report), unwritten)))
     if faults and (settings.exit_zero or not failed):
         raise AuditError(faults)
-    if failed and not settings.exit_zero:
-        for line in filter(None, (faults, claim_exceeded(report))):
+    lacking = evidence_lacking(judged)
+    if (failed or lacking) and not settings.exit_zero:
+        for line in filter(None, (faults, claim_exceeded(report), *lacking)):
             typer.echo(f"gradaudit: {printable(line, limit=2000)}", err=True)
         if policy:
             typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)

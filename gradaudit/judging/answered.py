@@ -1,51 +1,71 @@
-"""Questions that not every attack which applies was tried on, so that no row passes a rule."""
+"""Questions that not every adversary which applies was run on, so that no row passes a rule."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from gradaudit.audits import Audit, audits
-from gradaudit.judging.verdict import ATTACK
+from gradaudit.audits import Audit, Metric, audits
+from gradaudit.audits.gathering import rows_of
+from gradaudit.judging.policy import known_metrics
 from gradaudit.measurement import EFFORT
 from gradaudit.report import Measurement, Report
 
+_NOT_RUN = "not run: {} (gradaudit scan without --audits runs them)"
+_REASONS = {
+    "failed": "failed: {}",
+    "left out": "left out: {}",
+    "below": "not shown to do as much as the preset quick: {}",
+}
+
 
 def unanswered(report: Report) -> Mapping[str, str]:
-    """Return questions to attacks with the reason why some attack did not answer them.
+    """Return questions with the adversaries on them that were not run at least at quick.
 
-    Of a report of several audits every attack on a question must have been run at least at the
-    preset quick, or not apply. A single audit is judged for itself.
+    An adversary counts as run where it does not apply. A report that names no audit has none.
     """
-    reasons: dict[str, str] = {}
-    if len(report.options) < 2:
-        return reasons
-    for audit in audits().values():
-        if audit.reports_as() == ATTACK and not audit.proxy and (why := _untried(audit, report)):
-            for metric in audit.metrics:
-                if metric.question:
-                    reasons.setdefault(metric.question, why)
-    return reasons
+    untried: dict[str, dict[str, list[str]]] = {}
+    for audit in audits().values() if report.options else ():
+        question = _question_of(audit)
+        if question and (why := _untried(audit, report)):
+            untried.setdefault(question, {}).setdefault(why, []).append(audit.name)
+    return {question: _words(reasons) for question, reasons in untried.items()}
+
+
+def question_of(row: Measurement) -> str:
+    """Return the question that an adversary's row answers; empty for other rows."""
+    metric = known_metrics().get(row.id)
+    return (metric.question or "") if metric and _is_adversary(metric) else ""
+
+
+def _is_adversary(metric: Metric) -> bool:
+    """Whether a metric is what an adversary got; not one that proves a lower bound by itself."""
+    return bool(metric.cleared) and not metric.proven
+
+
+def _question_of(audit: type[Audit[Any]]) -> str:
+    """Return the question that an adversary is made for: that of its first metric."""
+    metrics = () if audit.proxy else filter(_is_adversary, audit.metrics)
+    return next((metric.question or "" for metric in metrics), "")
 
 
 def _untried(audit: type[Audit[Any]], report: Report) -> str:
-    """Say why an attack counts as not tried; empty where it was, or does not apply."""
-    rows = _rows_of(audit, report)
+    """Say why an adversary counts as not tried; empty where it was, or does not apply."""
+    rows = rows_of(report, audit) if audit.name in report.options else []
     measured = [row for row in rows if row.status == "measured"]
     if any(row.details.get(EFFORT) != "below" for row in measured):
         return ""
     if measured:
-        return f"{audit.name} is not shown to do as much as the preset quick"
+        return "below"
     if any(row.left_out for row in rows):
-        return f"{audit.name} was left out"
+        return "left out"
     if any(row.status == "failed" for row in rows):
-        return f"{audit.name} failed"
-    return "" if rows else f"{audit.name} was not run"
+        return "failed"
+    return "" if rows else "not run"
 
 
-def _rows_of(audit: type[Audit[Any]], report: Report) -> list[Measurement]:
-    """Return the rows of an attack; rows without a label are of the only attack that was run."""
-    label = audit.name.removeprefix(ATTACK).strip()
-    rows = [row for row in report.measurements if row.audit == ATTACK]
-    labelled = [row for row in rows if ATTACK in row.variant]
-    if labelled:
-        return [row for row in labelled if row.variant[ATTACK] == label]
-    return rows if audit.name in report.options else []
+def _words(reasons: Mapping[str, list[str]]) -> str:
+    templates = {"not run": _NOT_RUN, **_REASONS}
+    return "; ".join(
+        template.format(", ".join(reasons[why]))
+        for why, template in templates.items()
+        if why in reasons
+    )

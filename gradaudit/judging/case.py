@@ -195,7 +195,7 @@ class Case:
         ends: of the interval that is judged, the lower first; twice the value where there is none.
         ignore: the policy's exception for this row.
         lapsed: an exception for this row whose day is over.
-        unanswered: why an attack on the row's question counts as not tried; empty where all were.
+        unanswered: adversaries on the row's question that were not run; empty where all were.
         available: number of records that the data has.
     """
 
@@ -221,7 +221,7 @@ class Case:
         An interval that holds the limit shows neither. A row of an adversary that only learns
         linear functions, or of an attack that did less than the preset quick, is never within its
         limit: it is what the adversary got, and a stronger one may get more. Nor is one where
-        another attack on the same question was not tried.
+        another adversary on the same question was not run.
         """
         weak = is_weak(self.row) or self.unanswered
         if share := self.share:
@@ -285,7 +285,7 @@ class Case:
             available=self.available,
         )
         if self.unanswered and not inside and not is_weak(self.row):
-            remedy = f"{self.unanswered}, and it may get more"
+            remedy = self.unanswered
         return f"{measured} {undecided} a value {direction} {limit}; {remedy}"
 
     def _counted(self, measured: str, share: ShareBeyond, limit: str) -> str:
@@ -295,8 +295,8 @@ class Case:
         if self.outcome == "passed":
             return f"{measured} below {limit}{self._unproven}"
         if share.excluded:
-            why = self.unanswered or weakness(self.row)
-            return f"{measured} below {limit}; {why}, and it may get more"
+            why = f"{weakness(self.row)}, and it may get more"
+            return f"{measured} below {limit}; {why if is_weak(self.row) else self.unanswered}"
         if share.count:
             return f"{measured} below {limit}, {share.by_chance:,} of another update by chance"
         remedy = would_settle(self.row, self.times, tried=share.tried)
@@ -344,7 +344,7 @@ def weakness(row: Measurement) -> str:
     """Name the reason for which a row within its limit is not known to be."""
     if row.details.get(EFFORT) == "below":
         return "its attack is not shown to do as much as the preset quick"
-    return "its adversary is linear" if is_weak(row) else "another attack was not tried"
+    return "its adversary is linear"
 
 
 def would_settle(

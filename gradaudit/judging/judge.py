@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from gradaudit.audits.gathering import members
 from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
-from gradaudit.judging.answered import unanswered
+from gradaudit.judging.answered import question_of, unanswered
 from gradaudit.judging.case import Case, ShareBeyond, correct, ends_of
 from gradaudit.judging.policy import (
     DEFAULT,
@@ -27,13 +27,13 @@ from gradaudit.judging.policy import (
 )
 from gradaudit.judging.verdict import (
     ANSWERED,
-    ATTACK,
     FAIL_ON,
     KNOWN,
     UNJUDGED,
     WAIVED,
     answered_subjects,
     expected_subjects,
+    is_scan,
     missing_evidence,
     verdict,
 )
@@ -210,6 +210,12 @@ def gate(
     return judged.model_copy(update={"provenance": {**judged.provenance, **summary}})
 
 
+def beside_limits(report: Report) -> Report:
+    """Return a single audit's report with its rows beside default limits, and without a verdict."""
+    judged = _judged(report, Policy(name=DEFAULT, extends="default"), datetime.now(UTC).date())
+    return judged.model_copy(update={"provenance": {**judged.provenance, "verdict": "measured"}})
+
+
 def _absent(judged: Report, baseline: Report) -> list[JsonValue]:
     """Returns the baseline's findings about rows that are no longer beyond or near a limit."""
     found = {finding.key for finding in judged.findings if finding.outcome not in _SETTLED}
@@ -224,13 +230,15 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
     policy = written.in_force(report)
     _expect_few_comparisons(report, policy)
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
-    untried = unanswered(report)
+    untried = {} if UNJUDGED in report.provenance else unanswered(report)
+    # a single audit is judged by rules of one's own for itself
+    asked = 0 if is_scan(report) or len(report.options) > 1 else len(written.rules)
     held = report.data.get("records")
     records = held if isinstance(held, int) else None
     cases = [
         Case(
             *(number, rule, row, ends_of(row, value), *_ignores(policy, row, today)),
-            unanswered=untried.get(_question(row), ""),
+            unanswered=untried.get(question_of(row), "") if number > asked else "",
             available=records,
         )
         for number, rule, rows in met
@@ -253,7 +261,7 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
             "findings": _findings(report, met, verdicts),
         }
     )
-    if any(finding.rule == 0 for finding in judged.findings):
+    if UNJUDGED in report.provenance or any(finding.rule == 0 for finding in judged.findings):
         return judged
     lacking = missing_evidence(judged)
     missing = [_nothing(_NO_EVIDENCE.format(*each)) for each in lacking.items()]
@@ -265,16 +273,10 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
 
 def _unasked(judged: Report, written: Policy) -> list[str]:
     """Name what a scan has to answer by the default policy, and no rule judged a row about."""
-    if written.extends is None or "plan" not in judged.provenance:
+    if written.extends is None or not is_scan(judged):
         return []
     answered = answered_subjects(judged)
     return [subject for subject in expected_subjects(judged) if subject not in answered]
-
-
-def _question(row: Measurement) -> str:
-    """Return the question that an attack's row answers; empty for other rows."""
-    metric = known_metrics().get(row.id)
-    return (metric.question or "") if metric and row.audit == ATTACK and metric.cleared else ""
 
 
 def _unmatched(policy: Policy, met: Met) -> list[JsonValue]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gradaudit.audits.gathering import incomplete
-from gradaudit.judging.judge import gate
+from gradaudit.judging.judge import beside_limits, gate
 from gradaudit.judging.policy import Policy, default_policy, known_metrics, proxies
-from gradaudit.judging.verdict import UNJUDGED
+from gradaudit.judging.verdict import UNJUDGED, is_scan
 from gradaudit.report import Finding, Report
 
 Level = Literal["high", "medium", "unknown", "low", "not tested"]
@@ -64,17 +64,14 @@ def with_findings(report: Report, policy: Policy | None = None) -> Report:
     """Returns the report judged by the policy; an already judged one is returned as it is.
 
     Without a policy a report stays as it is, too, that the default policy has no rule for: nobody
-    asked for more than its numbers. One that was interrupted, or broke, never does. A single audit
-    has findings beside the default limits, and no verdict.
+    asked for more than its numbers. One of a scan, or that broke, never does. A single audit has
+    findings beside the default limits, and no verdict.
     """
-    whole = not report.interrupted and incomplete(report) is None
+    whole = not is_scan(report) and not report.interrupted and incomplete(report) is None
     if policy is None and (report.findings or (whole and not default_policy(report).rules)):
         return report
-    judged = gate(report, policy)
-    if policy is None and report.provenance.get(UNJUDGED):
-        kept = {**judged.provenance, UNJUDGED: True, "verdict": "measured"}
-        return judged.model_copy(update={"provenance": kept})
-    return judged
+    alone = policy is None and report.provenance.get(UNJUDGED)
+    return beside_limits(report) if alone else gate(report, policy)
 
 
 def risks_of(judged: Report) -> dict[str | None, Risk]:

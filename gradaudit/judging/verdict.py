@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from gradaudit.judging.policy import known_metrics
+from gradaudit.judging.policy import default_policy, known_metrics, proxies
 from gradaudit.measurement import texts_of
 from gradaudit.report import Finding, Key, Report
 
@@ -57,6 +57,13 @@ def fails(judged: Report) -> bool:
     return not judged.findings or any(finding.says in levels for finding in judged.findings)
 
 
+def evidence_lacking(judged: Report) -> list[str]:
+    """Return a sentence for each thing that every policy demands, or error rules ask in vain."""
+    if judged.provenance.get(UNJUDGED):
+        return []
+    return [finding.message for finding in judged.findings if finding.rule == 0]
+
+
 def failing_levels(judged: Report) -> tuple[str, ...]:
     """Return the levels of rules that fail the gate."""
     return ("error", "warning") if judged.provenance.get(FAIL_ON) == "warning" else ("error",)
@@ -106,7 +113,7 @@ def missing_evidence(judged: Report) -> dict[str, str]:
     asked: dict[str, list[Finding]] = {}
     for finding in judged.findings:
         if finding.level == "error":
-            for subject in _subjects(finding, judged):
+            for subject in _subjects(finding.metric, judged):
                 asked.setdefault(subject, []).append(finding)
     return {
         subject: rows[findings[0].key].reason or ""
@@ -115,9 +122,15 @@ def missing_evidence(judged: Report) -> dict[str, str]:
     }
 
 
+def is_scan(report: Report) -> bool:
+    """Whether a report is that of a scan, which has to answer about the attribute and attacks."""
+    return "plan" in report.provenance and not report.provenance.keys() & {UNJUDGED, "sweep"}
+
+
 def expected_subjects(judged: Report) -> list[str]:
-    """Name what a scan has to answer: attacks, and the attribute where one is named."""
-    return [*_attribute(judged), "attacks"]
+    """Name what default rules of level error ask about: the named attribute, and attacks."""
+    rules = [rule for rule in default_policy().rules if rule.level == "error"]
+    return list(dict.fromkeys(x for rule in rules for x in _subjects(rule.metric, judged)))
 
 
 def answered_subjects(judged: Report) -> set[str]:
@@ -129,7 +142,7 @@ def answered_subjects(judged: Report) -> set[str]:
         if finding.level == "error"
         if finding.outcome in ANSWERED
         or (finding.outcome == "not-applicable" and finding.key not in rows)
-        for subject in _subjects(finding, judged)
+        for subject in _subjects(finding.metric, judged)
     }
 
 
@@ -138,13 +151,15 @@ def _attribute(judged: Report) -> list[str]:
     return [f"the attribute {', '.join(named)}"] if named else []
 
 
-def _subjects(finding: Finding, judged: Report) -> Sequence[str]:
-    """Names what a finding is about: the named attribute, attacks, or neither."""
-    metric = known_metrics().get(finding.metric)
-    about = metric is not None and metric.question == "attribute"
-    return (_attribute(judged) if about else []) + (
-        ["attacks"] if finding.metric.startswith(f"{ATTACK}.") else []
-    )
+def _subjects(metric: str, judged: Report) -> Sequence[str]:
+    """Name what a metric is about: the named attribute, attacks, or neither.
+
+    An indicator such as the sign of a crafted model attacks nothing.
+    """
+    known = known_metrics().get(metric)
+    about = known is not None and known.question == "attribute"
+    attacks = metric.startswith(f"{ATTACK}.") and metric not in proxies()
+    return [*(_attribute(judged) if about else []), *(["attacks"] if attacks else [])]
 
 
 def _answered(judged: Report) -> bool:

@@ -6,7 +6,8 @@ from typing import NamedTuple, Self
 
 from gradaudit.audits import Metric
 from gradaudit.core.text import number, variant_text
-from gradaudit.judging.case import ShareBeyond, ends_of, weakness, would_settle
+from gradaudit.judging.answered import question_of, unanswered
+from gradaudit.judging.case import ShareBeyond, ends_of, is_weak, weakness, would_settle
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import WAIVED, failing_levels, open_findings
@@ -143,6 +144,8 @@ def evidence_of(
     text += f"{_played(row)}{where}{f', {share}' if share else ''}"
     if undefended(row):
         text += ", measured without the defense"
+    if held := text_of(row.details.get("column")):
+        text += f", its column {held}"
     tried = row.details.get("permutations")
     if isinstance(tried, int) and row.number == 1 / (tried + 1):
         text += f", the least that {tried:,} permutations can give"
@@ -151,8 +154,8 @@ def evidence_of(
         text += f", corrected to [{low}, {high}]"
     if possible:
         text += f", {possible.upper()} not excluded"
-    weak = share.excluded if share else not _holds(finding, row)
-    if finding.outcome == "unclear" and weak:
+    within = share.excluded if share else not _holds(finding, row)
+    if finding.outcome == "unclear" and within and is_weak(row):
         text += f", but {weakness(row)}"
     if finding.outcome == "passed" and known is not None:
         size = batch_size(row.details)
@@ -193,6 +196,7 @@ class _Facts(NamedTuple):
     rows: Mapping[Key, Measurement]
     layers: int
     failing: Sequence[str]
+    untried: Mapping[str, str]
     records: int | None = None
 
     @classmethod
@@ -200,7 +204,8 @@ class _Facts(NamedTuple):
         """Collects the facts of a judged report."""
         held = judged.data.get("records")
         records = held if isinstance(held, int) else None
-        return cls(judged.by_key(), len(judged.target.layers), failing_levels(judged), records)
+        rows, layers = judged.by_key(), len(judged.target.layers)
+        return cls(rows, layers, failing_levels(judged), unanswered(judged), records)
 
     def where(self, findings: Sequence[Finding]) -> Place:
         """Returns the layers of findings, and whether the whole model is among them."""
@@ -276,7 +281,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
         floor=floor_of(measured, facts.rows, known) if measured else "",
         why=why(first.metric) if shown else "",
         helps=_helps(first, place, known, undefended=measured is not None and undefended(measured)),
-        settles=_remedy(first, measured, facts.records) if measured else "",
+        settles=_remedy(first, measured, facts) if measured else "",
         doubts=measured.doubts if measured else (),
     )
 
@@ -333,7 +338,7 @@ def _helps(finding: Finding, place: Place, known: Metric | None, *, undefended: 
     return ", or ".join(filter(None, (hidden, *remedies)))
 
 
-def _remedy(finding: Finding, row: Measurement, records: int | None) -> str:
+def _remedy(finding: Finding, row: Measurement, facts: _Facts) -> str:
     """Says what would settle an unclear finding; empty for other findings."""
     if finding.outcome != "unclear":
         return ""
@@ -341,6 +346,8 @@ def _remedy(finding: Finding, row: Measurement, records: int | None) -> str:
     if share and share.count:
         return f"{share.by_chance:,} of another update are as close by chance"
     inside = not share.excluded if share else _holds(finding, row)
+    if not inside and not is_weak(row) and (untried := facts.untried.get(question_of(row))):
+        return untried
     tried = share.tried if share and inside else None
     return would_settle(
         row,
@@ -349,7 +356,7 @@ def _remedy(finding: Finding, row: Measurement, records: int | None) -> str:
         options=False,
         tried=tried,
         at_limit=row.number == finding.limit,
-        available=records,
+        available=facts.records,
     )
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradaudit.judging.answered import unanswered
 from gradaudit.judging.policy import DEFAULT
 from gradaudit.judging.risk import OPEN, risks_of
-from gradaudit.judging.verdict import Word, accepted, known_rows, verdict
+from gradaudit.judging.verdict import Word, accepted, is_scan, known_rows, verdict
 from gradaudit.measurement import dict_of, texts_of
 from gradaudit.report import Report
 from gradaudit.view.concerns import Concern, questions_of
@@ -140,13 +141,21 @@ def _within(judged: Report, layers: Layers) -> str:
 
 
 def _limits(judged: Report) -> str:
-    """Name what a pass leaves aside: error rules, or layers; empty where it is neither."""
+    """Name what a pass leaves aside: error rules, questions or layers; empty without any."""
     if not any(finding.level == "error" for finding in judged.findings):
         return "no rule is of level error"
+    if is_scan(judged) and (asked := _unattacked(judged)):
+        return f"not every attack on {' and '.join(asked)} was run"
     if aside := texts_of(judged.provenance.get("left_aside")):
         count = len(aside) + len(judged.target.layers)
         return f"{len(aside):,} of {count:,} shared layers are left aside (--layer)"
     return ""
+
+
+def _unattacked(judged: Report) -> list[str]:
+    """Return the questions on which some adversary was not run, although it may apply."""
+    named = judged.provenance.get("attributes")
+    return [each for each in unanswered(judged) if each != "attribute" or named]
 
 
 def _accepted(judged: Report) -> str:

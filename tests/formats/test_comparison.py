@@ -191,7 +191,6 @@ def test_the_verdicts_come_first_and_the_findings_that_came_or_went() -> None:
         "new.json: FAILED by the default policy",
         "  not all was run: vinfo was left out (a longer --budget runs more)",
         "came: HIGH Records are reconstructed (whole update)",
-        "came: UNKNOWN No evidence about attacks: no rule of level error judged a row",
         "went: HIGH The private attribute of a batch is inferred (fc1)",
     ]
 

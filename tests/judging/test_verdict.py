@@ -152,30 +152,6 @@ def test_error_rules_that_ask_in_vain_fail_for_want_of_evidence(
         assert [f.message for f in found.findings if not f.rule] == [said] * bool(missing)
 
 
-@pytest.mark.parametrize(
-    ("rows", "attributes", "lacking"),
-    [
-        ([], ["sex"], ["the attribute sex", "attacks"]),
-        ([], [], ["attacks"]),
-        ([row("leak.bits", "fc1", 0.1)], ["sex"], ["attacks"]),
-        ([row("attack.gain", None, 0.1)], ["sex"], ["the attribute sex"]),
-        ([row("leak.bits", "fc1", 0.1), row("attack.gain", None, 0.1)], ["sex"], []),
-    ],
-)
-def test_a_scan_without_evidence_about_attacks_or_its_attribute_does_not_pass(
-    rows: list[Measurement], attributes: list[str], lacking: list[str]
-) -> None:
-    """By the default policy; a policy of one's own asks only what its rules ask."""
-    report = make_report(WITHIN, row(RANK, "fc1", 0.1), *rows)
-    report.provenance.update(attributes=attributes, plan={})
-    own = [{"metric": row.id, "max": 1} for row in (WITHIN, *rows)]
-    extended = gate(report, Policy.model_validate({"rules": own, "extends": "default"}))
-    found = [x.message for x in extended.findings if not x.rule]
-    assert found == [f"no evidence about {x}: no rule of level error judged a row" for x in lacking]
-    assert verdict(extended) == ("undecided" if lacking else "passed")
-    assert verdict(gate(report, Policy.model_validate({"rules": own}))) == "passed"
-
-
 @pytest.mark.parametrize(("metric", "word"), [("leak.bits", "undecided"), (EFFORT, "passed")])
 def test_too_few_records_for_a_question_about_an_attribute_are_unmeasured(
     metric: str, word: str

@@ -101,6 +101,7 @@ class Subspace(Audit[SubspaceOptions]):
     paper = "https://arxiv.org/abs/2105.13929"
     metrics = tuple(_metrics())
     headline = ("grassmann", "p_value")
+    proxy = True
     Options = SubspaceOptions
     one_thread = True
     priority = 38
