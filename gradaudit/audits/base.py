@@ -55,7 +55,6 @@ class Metric:
             where it does not.
         stronger: options that give a stronger adversary, where a value is what an adversary got, so
             that a better one may get more; empty elsewhere.
-        relative: whether a layer's value depends on which other layers are shown.
         guarantee: whether a value is a promise, so that where there is none a rule on it fails.
     """
 
@@ -77,7 +76,6 @@ class Metric:
     counts: str = ""
     proven: bool = False
     stronger: str = ""
-    relative: bool = False
     guarantee: bool = False
 
 

@@ -4,13 +4,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from gradaudit.audits.attack_reconstruct.options import RoundsOptions
-from gradaudit.audits.base import Audit, Metric, split_at_commas
+from gradaudit.audits.attack_reconstruct.options import UpdateOptions
+from gradaudit.audits.base import Audit, Metric
 
 
-class TableOptions(RoundsOptions):
+class TableOptions(UpdateOptions):
     """Options of the attack on tables."""
 
     batch_size: int = Field(32, ge=1, description="Number of rows behind a client's update.")
@@ -34,25 +34,14 @@ class TableOptions(RoundsOptions):
         description="Largest error of a number that counts as right, in standard deviations of "
         "its column (0.319 in TabLeak's paper).",
     )
-    knows: tuple[str, ...] = Field(
-        (),
-        description="Columns that the best guess without the update may use, as in age,sex: a "
-        "model fitted on other records predicts the other columns from them.",
-    )
     known_labels: bool = Field(False, description="Give the labels to the attacker.")
     save_examples: Path | None = Field(
         None,
-        description="Folder for a picture of the right, wrong and certain cells of every "
-        "update, and a table of them without values.",
+        description="Folder for a table of each update's answer, with the certainty of its cells.",
     )
     reveal: bool = Field(
         False, description="Write the rows' values into the tables of --save-examples."
     )
-
-    @field_validator("knows", mode="before")
-    @classmethod
-    def _split_at_commas(cls, columns: object) -> object:
-        return split_at_commas(columns)
 
 
 _of_model = partial(Metric, riskier="higher", per_layer=False, question="records")
@@ -75,9 +64,8 @@ class AttackTable(Audit[TableOptions]):
     records), and their multiplicity is whole. Certificates are of categories; numbers have a
     precision beside them. Behind noise rows are named and none is certified. false_rows is the
     share of named rows that are not in the batch. certainty_error is how far the certainty of cells
-    lies from the share of them that are right, the mean over ten bins. Of several rounds of the
-    same rows, those that any round proves or names are the answer. Rows of cell_accuracy with some
-    ``knowledge`` are right without the update.
+    lies from the share of them that are right, the mean over ten bins. Rows of cell_accuracy
+    with some ``knowledge`` are right without the update.
     """
 
     name = "attack table"

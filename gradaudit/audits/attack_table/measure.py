@@ -1,6 +1,6 @@
 """Tables: rows that attacks rebuild from some updates, scored, beside the best guess without."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, example_name, expect_folder
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
-from gradaudit.audits.attack_reconstruct.measure import attacked_together
+from gradaudit.audits.attack_reconstruct.measure import attacked_rounds
 from gradaudit.audits.attack_table import AttackTable, TableOptions
 from gradaudit.audits.attack_table.base import (
     NO_PROOF,
@@ -26,8 +25,6 @@ from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.audits.attack_table.table_scores import (
     TableScores,
     calibration_error,
-    draw_cells,
-    right_cells,
     scores_of,
     write_cells,
 )
@@ -35,10 +32,10 @@ from gradaudit.audits.rows import NO_TRUTH, Rows
 from gradaudit.core.parts import discover
 from gradaudit.core.randomness import number as number_of
 from gradaudit.core.randomness import rng
-from gradaudit.core.specs import pick, suggest
+from gradaudit.core.specs import pick
 from gradaudit.core.statistics.intervals import clopper_pearson, clustered
 from gradaudit.data.records import Records
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
@@ -49,8 +46,6 @@ _AUTOMATIC = ("row-space", "tableak")
 """Attacks without --method; the second needs a schema of categories."""
 _KNOWN = 5_000
 """Records that the attacker has of the same kind, at most."""
-_NEIGHBOURS = 25
-"""Records by which a column is imputed from others."""
 _SEARCH = 1_000.0
 """Gradient passes over one record that rebuilding a row takes about as long as."""
 
@@ -94,7 +89,6 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
     """
     options = audit.options
     _expect_table(subject.records)
-    _expect_columns(subject.records, options.knows)
     if options.save_examples is not None:
         expect_folder(options.save_examples)
     known = discover("gradaudit.audits.attack_table", TableAttack)
@@ -103,11 +97,9 @@ def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Me
         name: pick(name, known, f"--method {name}", "attack on tables")()
         for name in options.method or usual
     }
-    for targets, variant in attacked_together(subject, options):
-        sharing = options.sharing(subject.defenses, subject.hidden)
-        shared = sharing, subject.layers, options.known_labels
-        *earlier, newest = (ThreatModel(target, *shared) for target in targets)
-        threat = replace(newest, earlier=tuple(earlier))
+    sharing = options.sharing(subject.defenses, subject.hidden)
+    for target, variant in attacked_rounds(subject, options):
+        threat = ThreatModel(target, sharing, subject.layers, options.known_labels)
         drawn = options.drawn(subject.samples)
         choice = Choice(options.batch_size, drawn, options.records, options.update, options.rate)
         campaign = Campaign.prepare(subject, choice, threat, progress)
@@ -126,14 +118,6 @@ def _expect_table(records: Records) -> None:
         )
     if records.labels.dim() > 1 and (parts := records.labels[0].numel()) > 1:
         raise NotApplicable(f"rows are rebuilt with one label each; these have {parts}")
-
-
-def _expect_columns(records: Records, knows: Sequence[str]) -> None:
-    names = [feature.name for feature in records.features]
-    if missing := [name for name in knows if name not in names]:
-        raise UsageError(f"--knows {missing[0]}: no such column{suggest(missing[0], names)}")
-    if knows and len(names) == len(set(knows)):
-        raise UsageError("--knows: names every column, and leaves none to guess")
 
 
 def _others(subject: Subject, batches: Sequence[Records]) -> Records:
@@ -237,7 +221,6 @@ class _Attack:
         knowledge = {
             "most frequent values": [s.right.ravel() for s in guesses],
             "another update": [s.right.ravel() for s in others],
-            f"most like {', '.join(self.options.knows)}": self._imputed(),
         }
         for name, shares in knowledge.items():
             if shares:
@@ -252,19 +235,6 @@ class _Attack:
             guess = float(np.mean([s.right[:, place].mean() for s in guesses]))
             yield _measured(rows.of({"column": name}), "cell_accuracy", shares, {"guess": guess})
 
-    def _imputed(self) -> list[NDArray[np.bool_]]:
-        """Tell which cells of each batch are right if they are imputed from the known columns."""
-        if not self.options.knows:
-            return []
-        others = [name not in self.options.knows for name in self.columns.names]
-        batches = []
-        for batch in self.campaign.drawn:
-            truth = self.columns.cells(batch.inputs)
-            guess = imputed(self.columns, truth, self.options.knows)
-            hits = right_cells(self.columns, guess, truth, self.options.tolerance)
-            batches.append(hits.diagonal(dim1=0, dim2=1)[others].flatten().numpy())
-        return batches
-
     def _save(self, name: str, outcomes: Sequence[AttackedTable]) -> None:
         folder = self.options.save_examples
         for number, outcome in enumerate(outcomes if folder else (), start=1):
@@ -272,24 +242,6 @@ class _Attack:
             file, reveal = f"{name}-{number:02d}", self.options.reveal
             if outcome.answer is not None:
                 write_cells(folder, file, self.columns, outcome.answer, reveal=reveal)
-            if outcome.scores is not None:
-                draw_cells(folder, file, outcome.scores)
-
-
-def imputed(columns: TableColumns, rows: Tensor, names: Collection[str]) -> Tensor:
-    """Rows (rows, cells) of which the named columns are known, the others guessed.
-
-    Each other cell is the most frequent category, or the median, of the attacker's records that
-    are nearest by the columns that are known.
-    """
-    cells = torch.arange(columns.cells_in_all)
-    told = torch.cat([cells[at] for feature, at in columns.placed if feature.name in names])
-    distance = torch.cdist(rows[:, told], columns.known[:, told])
-    near = columns.known[distance.topk(min(_NEIGHBOURS, len(columns.known)), largest=False).indices]
-    guess = columns.rounded(near.mean(dim=1))
-    guess[:, columns.numeric] = near[:, :, columns.numeric].median(dim=1).values
-    guess[:, told] = rows[:, told]
-    return guess
 
 
 def _shares_right(outcomes: Sequence[AttackedTable]) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,8 +29,6 @@ _MARGIN = 4
 """Equations beyond the numeric columns' that a test needs (prototype: with fewer, 3 false rows)."""
 _DECOYS = 256
 """Fresh decoys that take the whole test."""
-_SAME = 0.05
-"""Deviations by which numbers of one row may differ between rounds."""
 
 
 class RowSpaceAttack(TableAttack):
@@ -46,31 +43,22 @@ class RowSpaceAttack(TableAttack):
     summary = "Whole rows, tested alone against the row spaces of the first two layers' gradients."
 
     def run(self, view: AttackerView, setting: TableSetting, progress: Progress) -> TableAnswer:
-        """Search, certify, and guess what is not named; rows that different rounds prove add up."""
-        answers, reasons = list[TableAnswer](), list[NotApplicable]()
-        for one in view.rounds:
-            seen = one.in_precision(torch.float64, torch.device("cpu"))
-            draws = torch_rng(setting.seed, "starts")
-            try:
-                peeling, test, local = _begun(seen, setting.columns, draws)
-            except NotApplicable as error:
-                reasons.append(error)
-                continue
-            with progress.task("attack table", seen.batch) as advance:
-                if local is None:
-                    peeling.run(draws, advance)
-                else:
-                    peeling.rounds = local.found(seen, advance)
-            answers.append(_answer(peeling, test, *_certified(peeling, setting)))
-        if not answers:
-            raise reasons[0]
-        return over_rounds(setting.columns, answers)
+        """Search, certify, and guess what is not named."""
+        seen = view.in_precision(torch.float64, torch.device("cpu"))
+        draws = torch_rng(setting.seed, "starts")
+        peeling, test, local = _begun(seen, setting.columns, draws)
+        with progress.task("attack table", seen.batch) as advance:
+            if local is None:
+                peeling.run(draws, advance)
+            else:
+                peeling.rounds = local.found(seen, advance)
+        return _answer(peeling, test, *_certified(peeling, setting))
 
 
 def _begun(
     view: AttackerView, columns: TableColumns, draws: torch.Generator
 ) -> tuple[Peeling, SpanTest, LocalRows | None]:
-    """The whole update of a round, its spans, and what finds rows behind several local steps.
+    """The whole update, its spans, and what finds rows behind several local steps.
 
     Raises:
         NotApplicable: the spans say nothing.
@@ -165,37 +153,3 @@ def _answer(
         answer.named[:count], answer.certified[:count] = True, sure
         answer.certainty[:count] = torch.where(sure[:, None], 1.0, _NAMED)
     return replace(answer, facts=facts)
-
-
-def over_rounds(columns: TableColumns, answers: Sequence[TableAnswer]) -> TableAnswer:
-    """Join the answers to updates that the same rows made in several rounds.
-
-    A row that is proved in one round was in the batch, and one that is named in several is one
-    row. To the answer that proves and names most come the others' rows that it lacks, proved ones
-    first, in the place of rows that it guesses. Decoys of all rounds count: each round's proofs may
-    be false.
-    """
-    first, *others = sorted(answers, key=_strength, reverse=True)
-    fields = ("cells", "labels", "certainty", "named", "certified", "spread")
-    joined = {name: getattr(first, name).clone() for name in fields}
-    for other in others:
-        there = columns.alike(other.cells, joined["cells"], _SAME) & joined["named"]
-        for row in other.certified.int().argsort(descending=True, stable=True).tolist():
-            if not other.named[row]:
-                continue
-            known = there[row].nonzero()[:, 0]
-            place = known if len(known) else (~joined["named"]).nonzero()[:, 0]
-            if not len(place):
-                continue
-            there[:, place[0]] = False  # a row that is there twice is two rows
-            if not len(known) or bool(other.certified[row] & ~joined["certified"][place[0]]):
-                for name in fields:
-                    joined[name][place[0]] = getattr(other, name)[row]
-    rounds: dict[str, JsonValue] = {"rounds": len(answers)} if others else {}
-    for name in ("decoys", "decoys_certified") if others else ():
-        rounds[name] = sum(int(str(answer.facts.get(name, 0))) for answer in answers)
-    return replace(first, facts={**first.facts, **rounds}, **joined)
-
-
-def _strength(answer: TableAnswer) -> tuple[int, int]:
-    return int(answer.certified.sum()), int(answer.named.sum())

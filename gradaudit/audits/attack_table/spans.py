@@ -8,9 +8,8 @@ Singular values below the level of rounding and noise are no part of a row space
 A row is certified where its residual is less than a tenth of the least of decoys' in the spans that
 it was found in, and its multiplicity is a whole number; of a rounded update this number is one
 where there are numeric columns, for two rows of alike numbers look like one that is there twice.
-Behind noise the named rows must leave nothing but noise of the whole update instead, and much more
-with any other row in the place of one (``JointFit``). Fresh decoys then take the whole test; with
-none of n certified, the false rate is at most 1 − .025^(1/n) (Clopper and Pearson 1934).
+Behind noise no row is certified. Fresh decoys then take the whole test; with none of n certified,
+the false rate is at most 1 − .025^(1/n) (Clopper and Pearson 1934).
 """
 
 import math

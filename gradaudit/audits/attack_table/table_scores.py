@@ -1,4 +1,4 @@
-"""How right an answer is: cells, rows, whether its certainty is what it says, and a picture."""
+"""Score a reconstruction of rows: cell accuracy, row accuracy, calibration; and its table."""
 
 import csv
 import io
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -17,9 +16,6 @@ from gradaudit.audits.attack_table.columns import TableColumns
 from gradaudit.core.files import write_atomically
 
 _BINS = 10
-_SIDE, _GAP = 14, 2
-_RIGHT, _WRONG = (30, 130, 76), (192, 57, 43)
-_PALEST = 0.25
 
 
 @dataclass(frozen=True)
@@ -113,30 +109,6 @@ def calibration_error(certainty: NDArray[np.float64], right: NDArray[np.bool_]) 
     counts = np.bincount(places, minlength=_BINS)
     gaps = np.bincount(places, certainty - right, minlength=_BINS)
     return float(np.abs(gaps).sum() / counts.sum())
-
-
-def draw_cells(folder: Path, name: str, scores: TableScores) -> None:
-    """Write ``NAME.png``: a row a record, a square a column; green is right, red is wrong.
-
-    The surer the attacker is of a cell, the fuller its colour; certified rows have a black bar.
-    """
-    rows, columns = scores.right.shape
-    step = _SIDE + _GAP
-    sheet = Image.new("RGB", (step * (columns + 1), step * rows + _GAP), (255, 255, 255))
-    ink = ImageDraw.Draw(sheet)
-    for row in range(rows):
-        top = _GAP + row * step
-        if scores.certified[row]:
-            ink.rectangle((_GAP, top, 2 * _GAP, top + _SIDE - 1), fill=(0, 0, 0))
-        for column in range(columns):
-            left = (column + 1) * step
-            colour = _RIGHT if scores.right[row, column] else _WRONG
-            share = max(_PALEST, float(scores.certainty[row, column]))
-            shade = tuple(round(255 - share * (255 - part)) for part in colour)
-            ink.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), fill=shade)
-    content = io.BytesIO()
-    sheet.save(content, format="PNG")
-    write_atomically(folder / f"{name}.png", content.getvalue())
 
 
 def write_cells(

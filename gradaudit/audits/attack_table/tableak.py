@@ -144,15 +144,9 @@ class RelaxedRows(nn.Module):
         return self.model(records.reshape(len(rows), *self.columns.shape))
 
 
-def relaxed_view(
-    view: AttackerView, columns: TableColumns, absent: Tensor | None = None
-) -> AttackerView:
-    """The view of an attacker whose unknown records are the free numbers of ``RelaxedRows``.
-
-    Categories are ruled out by the newest round, and ``absent`` says so to earlier ones.
-    """
-    absent = _ruled_out(view, columns) if absent is None else absent
-    front = RelaxedRows(view.model.module, columns, absent)
+def relaxed_view(view: AttackerView, columns: TableColumns) -> AttackerView:
+    """The view of an attacker whose unknown records are the free numbers of ``RelaxedRows``."""
+    front = RelaxedRows(view.model.module, columns, _ruled_out(view, columns))
     inner = "model.{}".format
     model = replace(
         view.model,
@@ -163,8 +157,7 @@ def relaxed_view(
     )
     update = {inner(name): part for name, part in view.update.items()}
     shape = (columns.cells_in_all,)
-    earlier = tuple(relaxed_view(one, columns, absent) for one in view.earlier)
-    return replace(view, model=model, update=update, shape=shape, bounds=None, earlier=earlier)
+    return replace(view, model=model, update=update, shape=shape, bounds=None)
 
 
 def _labels(view: AttackerView, columns: TableColumns, draws: torch.Generator) -> Tensor | None:

@@ -165,7 +165,6 @@ def _metrics() -> Iterator[Metric]:
             id=reading.share,
             title=f"The layer's share in the sum of all layers' {reading.metric}",
             riskier="higher",
-            relative=True,
         )
         for metric, quantile in reading.quantiles.items():
             yield _over_records(reading, metric, quantile)
