@@ -185,12 +185,11 @@ class Finding(Document):
         return self.outcome
 
     def __str__(self) -> str:
-        """Formats the finding: ``error conv1 leak.bits 3 exceeds the max of 2 (rule 1)``."""
+        """Formats the finding: ``error conv1 leak.bits 3 exceeds the max of 2``."""
         if not self.rule:
             return printable(f"{self.says} {self.message}", limit=None)
         variant = f"({variant_text(self.variant)})" if self.variant else ""
-        rule = f"(rule {self.rule})"
-        words = (self.says, self.layer, self.metric, variant, self.message, rule)
+        words = (self.says, self.layer, self.metric, variant, self.message)
         return printable(" ".join(filter(None, words)), limit=None)
 
 

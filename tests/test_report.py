@@ -169,9 +169,9 @@ def test_a_finding_is_said_as_the_gate_says_it(tmp_path: Path) -> None:
     assert [str(finding) for finding in judged.findings] == [
         "unclear l\ufffd a.m 1.50 [1, 2] neither shows nor excludes a value above the max of 1.2; "
         "about 2.8 times as many records or trials would settle it; known: 1.50 [1, 2] in the "
-        "baseline (rule 1)",
-        "known a.m infinite exceeds the max of 1.2; known: infinite in the baseline (rule 1)",
-        "passed l\ufffd a.m (round=2) 1 is within the max of 1.2 (rule 2)",
+        "baseline",
+        "known a.m infinite exceeds the max of 1.2; known: infinite in the baseline",
+        "passed l\ufffd a.m (round=2) 1 is within the max of 1.2",
     ]
     assert gradaudit.passed(judged)
 

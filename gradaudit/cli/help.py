@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.models import ArgumentInfo
 
+from gradaudit.core.text import printable
+
 EXAMPLE = "gradaudit "
 FIRST = (
     "help", "help-all", "model", "checkpoint", "data", "attribute", "out", "policy", "baseline",
@@ -71,6 +73,20 @@ class HelpGroup(TyperGroup):
         self.rich_markup_mode = "rich"
         super().format_help(ctx, formatter)
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line and exit; a wrong one is named in one line."""
+        try:
+            status = super().main(*args, **{**extra, "standalone_mode": False})
+        except Exception as error:
+            if not hasattr(error, "format_message"):
+                raise
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()  # type: ignore[attr-defined]
+            else:
+                typer.echo(_wrong_usage(error), err=True)
+            raise SystemExit(error.exit_code) from None  # type: ignore[attr-defined]
+        raise SystemExit(status or 0)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; some versions of click repeat Typer's proposal of similar names."""
         try:
@@ -79,6 +95,13 @@ class HelpGroup(TyperGroup):
             if getattr(error, "possibilities", None) and "Did you mean" in str(error):
                 error.possibilities = None  # type: ignore[attr-defined]
             raise
+
+
+def _wrong_usage(error: Any) -> str:
+    """Word what is wrong with a command line, and where help is."""
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "gradaudit"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{command}: {printable(message, limit=2000)} ({command} --help)"
 
 
 def _help_all(ctx: Any, _: object, value: bool) -> None:

@@ -169,7 +169,8 @@ def compare(
     gradaudit compare old.json report.json new.json
     gradaudit compare old.json new.json --variants -f markdown
 
-    The verdicts come first, and the findings that came or went. Ten rows are shown, those that
+    The verdicts come first, then other defenses, hidden layers or plans, and the findings that
+    came, went or changed severity, with their layers. Ten rows are shown, those that
     crossed a limit first. A row is worse or better where its intervals do not overlap. Of more than
     two reports each row has its trend: a change counts from the last report that changed, so that
     slow drift is seen. JSON has every row. The command exits

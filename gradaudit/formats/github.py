@@ -7,7 +7,7 @@ from pathlib import Path
 from gradaudit.core.text import printable
 from gradaudit.formats.base import Format
 from gradaudit.formats.results import Result, artifact, by_finding, line_of, summary
-from gradaudit.judging import Policy, Word, fails, verdict
+from gradaudit.judging import Policy, Word, fails, notes, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
 from gradaudit.view.facts import abridged
@@ -51,6 +51,8 @@ def _lines(judged: Report, found: list[list[Result]]) -> Iterator[str]:
         yield _command(command, fault.sentence, {**place, "title": f"job: {fault.name}"})
     if job := job_lines(judged):
         yield _command("notice", "\n".join(job), {"title": "job: chains and epsilon"})
+    for note in notes(judged):
+        yield _command("notice", note, {"title": "policy and baseline"})
     outcome = "error" if fails(judged) else _VERDICTS[verdict(judged)]
     yield _command(outcome, summary(judged), {"title": "gradaudit"})
 

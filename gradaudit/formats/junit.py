@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from gradaudit.core.text import printable, variant_text
 from gradaudit.formats.base import Format
 from gradaudit.formats.results import asked, policy_name, summary
-from gradaudit.judging import Policy, verdict
+from gradaudit.judging import Policy, notes, verdict
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.judging.verdict import failing_levels
 from gradaudit.measurement import dict_of
@@ -66,6 +66,7 @@ def _facts(judged: Report) -> dict[str, str]:
         "summary": summary(judged),
         "model": judged.target.model,
         "checkpoints": ", ".join(checkpoint.sha256 for checkpoint in judged.target.checkpoints),
+        **({"notes": "; ".join(noted)} if (noted := notes(judged)) else {}),
         **({"data": prepared} if prepared else {}),
         **({"job": "; ".join(job)} if (job := job_lines(judged)) else {}),
     }

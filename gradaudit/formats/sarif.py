@@ -34,7 +34,7 @@ from gradaudit.formats.results import (
     rule_of,
     summary,
 )
-from gradaudit.judging import Policy, is_known, known_metrics, verdict
+from gradaudit.judging import Policy, is_known, known_metrics, notes, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.measurement import dict_of
 from gradaudit.report import Finding, Report
@@ -134,11 +134,12 @@ def _level(metric: Metric | None, findings: Sequence[Finding]) -> str:
 def _invocation(report: Report) -> Json:
     ran = report.provenance
     faults = dict_of(ran.get("broken"))
+    said: list[tuple[str, str]] = [("error", f"{audit} failed: {x}") for audit, x in faults.items()]
+    said += [("note", note) for note in notes(report)]
     invocation: Json = {
         "executionSuccessful": not faults and not report.interrupted,
         "toolExecutionNotifications": [
-            {"level": "error", "message": {"text": _text(f"{audit} failed: {fault}")}}
-            for audit, fault in faults.items()
+            {"level": level, "message": {"text": _text(words)}} for level, words in said
         ],
     }
     for key, name in (("started", "startTimeUtc"), ("finished", "endTimeUtc")):

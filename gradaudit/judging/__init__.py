@@ -11,7 +11,16 @@ from gradaudit.judging.policy import (
     read_policy,
 )
 from gradaudit.judging.risk import Risk, layer_risks, with_findings
-from gradaudit.judging.verdict import Word, fails, is_known, known_rows, passed, verdict
+from gradaudit.judging.verdict import (
+    Word,
+    fails,
+    is_known,
+    known_rows,
+    notes,
+    passed,
+    rule_name,
+    verdict,
+)
 
 __all__ = [
     "Ignore",
@@ -28,9 +37,11 @@ __all__ = [
     "known_metrics",
     "known_rows",
     "layer_risks",
+    "notes",
     "passed",
     "read_policy",
     "refuse_another_model",
+    "rule_name",
     "verdict",
     "with_findings",
 ]

@@ -21,6 +21,7 @@ from gradaudit.judging.policy import (
     Ignore,
     Policy,
     Rule,
+    claims,
     known_metrics,
     layer_matches,
     read_policy,
@@ -204,8 +205,12 @@ def gate(
     summary: dict[str, JsonValue] = {}
     if baseline is not None:
         before = _judged(baseline, policy, today)
+        notes = [*differences(report, baseline), *_uncompared(judged, before)]
         judged = excuse_known(judged, before)
-        summary["baseline"] = {"absent": _absent(judged, before)}
+        summary["baseline"] = {
+            "absent": _absent(judged, before),
+            "notes": [f"the baseline {note}" for note in notes],
+        }
     summary["verdict"] = verdict(judged)
     return judged.model_copy(update={"provenance": {**judged.provenance, **summary}})
 
@@ -224,6 +229,20 @@ def _absent(judged: Report, baseline: Report) -> list[JsonValue]:
         for finding in baseline.findings
         if finding.outcome in _EXCUSED and finding.key not in found
     ]
+
+
+def _uncompared(judged: Report, baseline: Report) -> list[str]:
+    """Describe the judged rows that the baseline lacks, which it excuses nothing of."""
+    rows, others = (
+        dict.fromkeys(x.key for x in each.findings if x.outcome in ANSWERED)
+        for each in (judged, baseline)
+    )
+    if not (lacking := [key for key in rows if key not in others]):
+        return []
+    if len(lacking) == len(rows):
+        return ["has no row that a rule judges here: nothing is compared"]
+    places = dict.fromkeys(layer or "whole update" for _, layer, _ in lacking)
+    return [f"lacks {len(lacking):,} of {len(rows):,} judged rows, in {listed(places)}"]
 
 
 def _judged(report: Report, written: Policy, today: date) -> Report:
@@ -253,6 +272,8 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
         "name": policy.name,
         "sha256": written.in_force(report, every=True).sha256,
         "own_rules": len(written.rules),
+        "claims": len(claims(report)),
+        "rules": len(policy.rules),
         "unmatched": [*_unmatched(written, met), *_unneeded(written, verdicts.values())],
     }
     judged = report.model_copy(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gradaudit.judging.policy import default_policy, known_metrics, proxies
-from gradaudit.measurement import texts_of
+from gradaudit.measurement import dict_of, texts_of
 from gradaudit.report import Finding, Key, Report
 
 Word = Literal["passed", "failed", "undecided", "measured"]
@@ -100,6 +100,23 @@ def known_rows(judged: Report) -> set[Key]:
 def is_known(finding: Finding) -> bool:
     """Whether the baseline has the finding too, and it is no worse than there."""
     return finding.outcome == "known" or KNOWN in finding.message
+
+
+def notes(judged: Report) -> list[str]:
+    """Return what the policy and the baseline say without effect on this report."""
+    policy, baseline = (dict_of(judged.provenance.get(key)) for key in ("policy", "baseline"))
+    return [*texts_of(policy.get("unmatched")), *texts_of(baseline.get("notes"))]
+
+
+def rule_name(number: int, judged: Report) -> str:
+    """Name a rule by its place in the policy file, or by what set its limit."""
+    policy = dict_of(judged.provenance.get("policy"))
+    own, claimed, every = (policy.get(key) for key in ("own_rules", "claims", "rules"))
+    if not (isinstance(own, int) and isinstance(claimed, int) and isinstance(every, int)):
+        return f"rule {number}"
+    if number <= own:
+        return f"rule {number}"
+    return "claim" if number > every - claimed else "default policy"
 
 
 def missing_evidence(judged: Report) -> dict[str, str]:

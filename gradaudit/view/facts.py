@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from gradaudit.core.text import listed, number
+from gradaudit.judging.verdict import notes
 from gradaudit.measurement import dict_of, number_of, text_of, texts_of
 from gradaudit.report import Measurement, Report
 
@@ -134,8 +135,7 @@ def warnings(report: Report) -> tuple[str, ...]:
     of_accuracy = text_of(dict_of(report.data.get("accuracy")).get("warning"))
     of_plan = shortened(dict_of(report.provenance.get("plan")))
     noted = texts_of(report.provenance.get("warnings"))
-    unmatched = texts_of(dict_of(report.provenance.get("policy")).get("unmatched"))
-    return tuple(filter(None, (of_accuracy, *noted, of_plan, *unmatched)))
+    return tuple(filter(None, (of_accuracy, *noted, of_plan, *notes(report))))
 
 
 def shortened(plan: Mapping[str, JsonValue]) -> str:

@@ -115,7 +115,7 @@ def test_without_a_policy_the_default_judges(tmp_path: Path) -> None:
         ["warning", "fc1"],
         ["warning", "conv1"],
     ]
-    assert lines[-1].endswith("(rule 2); that of rule 1 is unclear")
+    assert lines[-1].endswith("(default policy); that of level error (default policy) is unclear")
     assert tally == "gate: 1 failed, 2 warned of"
     assert verdict.startswith(
         "FAILED by the default policy: The private attribute of a batch is inferred"
@@ -177,6 +177,7 @@ def test_a_baseline_excuses_what_is_known(tmp_path: Path) -> None:
     assert done.out == (
         "error    fc2 leak.bits 3 exceeds the max of 1 (rule 1)\n"
         "known    fc1 leak.bits 3 exceeds the max of 1; known: 3 in the baseline (rule 1)\n"
+        "note     the baseline lacks 1 of 2 judged rows, in fc2\n"
         "gate: 1 failed, 1 known from the baseline\n"
         "FAILED by policy.yaml: The private attribute of a batch is inferred (fc2)\n"
     )
@@ -187,9 +188,11 @@ def test_a_baseline_of_another_model_is_told_or_refused(tmp_path: Path) -> None:
     rules = ["--policy", policy(tmp_path, ONE_RULE)]
     part = saved(tmp_path, row(M, "fc1", 0.5), name="part.json", layers=[("fc1", "Linear", 8192)])
     done = run("gate", report, *rules, "--baseline", part)
-    assert done.status == 0
-    assert done.err == f"gradaudit: {part} does not have the layers conv1, fc2\n"
-    assert run("gate", report, *rules, "--baseline", part, "-q").err == ""
+    note = "the baseline does not have the layers conv1, fc2"
+    assert (done.status, done.err) == (0, "")
+    assert f"note     {note}\n" in done.out
+    several = run("gate", report, report, *rules, "--baseline", part)
+    assert several.err == f"gradaudit: {report}: {note}\n" * 2
     other = saved(tmp_path, row(M, "a", 1), name="other.json", layers=[("a", "Linear", 1)])
     done = run("gate", report, *rules, "--baseline", other)
     assert done.status == 2
@@ -272,6 +275,6 @@ def test_a_name_is_no_markup_on_the_terminal(tmp_path: Path) -> None:
     done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE))
     assert "w[/x]\ufffd[31m\ufffd:\ufffderror:\ufffd leak.bits 3 exceeds" in done.out
     both = saved(tmp_path, name="o.json", layers=[(name, "Linear", 1), ("\x1b[2J", "Linear", 1)])
-    remark = run("gate", report, "--baseline", both).err
-    assert remark == f"gradaudit: {both} has more layers: \ufffd[2J\n"
+    noted = run("gate", report, "--baseline", both).out
+    assert "note     the baseline has more layers: \ufffd[2J\n" in noted
     assert json.loads(run("gate", report, "-f", "json").out)["measurements"][0]["layer"] == name

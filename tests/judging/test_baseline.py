@@ -6,7 +6,15 @@ import pytest
 from report_builder import failed_row, fc1, infinite_row, make_report, row, skipped_row
 
 from gradaudit.errors import UsageError
-from gradaudit.judging import Policy, differences, gate, passed, refuse_another_model
+from gradaudit.formats import format_named
+from gradaudit.judging import (
+    Policy,
+    differences,
+    gate,
+    passed,
+    refuse_another_model,
+    rule_name,
+)
 from gradaudit.judging.judge import worse
 from gradaudit.report import Finding, Measurement, Report
 
@@ -138,3 +146,35 @@ def test_differences_between_plans_are_told() -> None:
     assert differences(now, before) == [words]
     assert differences(now, planned("1", vinfo="plain")) == []
     assert differences(make_report(fc1(1)), before) == []
+
+
+@pytest.mark.usefixtures("two_audits")
+@pytest.mark.parametrize("suffix", ["markdown", "html", "table", "github", "sarif", "junit"])
+def test_every_format_says_what_the_baseline_and_the_exceptions_had_no_effect_on(
+    suffix: str,
+) -> None:
+    layers = [("fc1", "Linear", 1), ("new", "Linear", 1)]
+    now = make_report(row(M, "new", 3.0), layers=layers)
+    before = make_report(row(M, "fc1", 3.0), layers=[("fc1", "Linear", 1), ("old", "Linear", 1)])
+    rules = {"rules": [{"metric": M, "max": 1}]}
+    ignore = [{"metric": M, "layers": "conv9", "reason": "not there"}]
+    policy = Policy.model_validate({**rules, "ignore": ignore})
+    judged = gate(now, policy, baseline=before)
+    text = " ".join(format_named(suffix, every=True).render(judged).split())
+    assert "the baseline has no row that a rule judges here: nothing is compared" in text
+    assert "the baseline has more layers: old" in text
+    assert "matches no row that a rule judges" in text
+
+
+def test_a_rule_is_named_by_its_place_in_the_file_or_by_what_set_it() -> None:
+    bounded = row("dp-audit.epsilon_lower", None, 2.0, details={"claimed": 1.0})
+    policy = Policy.model_validate(
+        {"rules": [{"metric": M, "max": 1}], "extends": "default", "name": "mine.yaml"}
+    )
+    judged = gate(make_report(fc1(3.0), row("vinfo.auroc", "fc1", 0.9), bounded), policy)
+    named = {x.metric: rule_name(x.rule, judged) for x in judged.findings if x.rule}
+    assert named == {
+        M: "rule 1",
+        "vinfo.auroc": "default policy",
+        "dp-audit.epsilon_lower": "claim",
+    }

@@ -28,16 +28,16 @@ from gradaudit.formats.results import (
 from gradaudit.judging import (
     Word,
     default_policy_yaml,
-    differences,
     fails,
     known_rows,
+    notes,
     passed,
     read_policy,
     refuse_another_model,
+    rule_name,
 )
 from gradaudit.judging import gate as judge
 from gradaudit.judging import verdict as word
-from gradaudit.measurement import dict_of, texts_of
 from gradaudit.presentation import shape_of
 from gradaudit.report import Report
 
@@ -135,8 +135,6 @@ def gate(
         audited = Report.from_file(name)
         if earlier is not None:
             refuse_another_model(audited, earlier)
-            for note in differences(audited, earlier):
-                remark(f"{baseline} {note}", quiet)
         judged = judge(audited, rules, baseline=earlier, strict=strict, fail_on=fail_on)
         failed += fails(judged) or (strict and not passed(judged))
         verdicts.append((word(judged), f"{name}: {summary(judged)}"))
@@ -146,6 +144,9 @@ def gate(
             format_named(chosen).show(judged)
         elif not several:
             print_verdict(judged, Stdout())
+        else:
+            for note in notes(judged):
+                remark(f"{name}: {note}", quiet)
     if several and chosen == "table":
         print_verdicts(verdicts, failed, Stdout())
     if failed:
@@ -176,8 +177,8 @@ def print_verdict(judged: Report, console: Console) -> None:
     """Print a line for every row beyond its limits, then the counts, and the verdict last."""
     page = Page(console)
     for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
-        page.print([_line(page, result)])
-    for note in texts_of(dict_of(judged.provenance.get("policy")).get("unmatched")):
+        page.print([_line(page, result, judged)])
+    for note in notes(judged):
         page.print(page.prose(f"note     {note}", rest=" " * 9))
     page.print(page.prose(f"gate: {tally(judged)}"))
     page.print(page.prose(summary(judged), style=OUTCOMES[word(judged)]))
@@ -208,13 +209,15 @@ def tally(judged: Report) -> str:
     return ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
 
 
-def _line(page: Page, result: Result) -> Text:
+def _line(page: Page, result: Result, judged: Report) -> Text:
     """A judged row: ``error    conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
     finding = result.finding
     variant = f"({variant_text(finding.variant)})" if finding.variant else ""
-    parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
+    by = f"({rule_name(finding.rule, judged)})"
+    parts = (finding.layer, finding.metric, variant, finding.message, by)
     sentence = " ".join(filter(None, parts)) if finding.rule else finding.message
-    left = "".join(f"; that of rule {unclear.rule} is unclear" for unclear in result.open)
+    unclear = [f"{x.level} ({rule_name(x.rule, judged)})" for x in result.open]
+    left = "".join(f"; that of level {x} is unclear" for x in unclear)
     line = page.text(f"{result.says:<8} {sentence}{left}")
     line.stylize(STYLES[result.says], 0, len(result.says))
     return line
