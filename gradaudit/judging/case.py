@@ -23,9 +23,11 @@ Intervals of other kinds (Clopper-Pearson, bootstrap) are extended as if they we
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal, Self
 
+from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.core.text import MANY, UNBOUNDED, deciding_remedy, number
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
 from gradaudit.measurement import CHANCE, CLOSEST, EFFORT, NO_EVIDENCE, dict_of, numbers_of
@@ -175,11 +177,26 @@ class ShareBeyond:
         return f"{self.count:,} of {self.tried:,} {named} {ends}"
 
 
+@lru_cache(maxsize=1024)
 def _exact(count: int, tried: int) -> tuple[float, float]:
-    # SciPy takes long to import, and few reports list records
-    from gradaudit.core.statistics.intervals import clopper_pearson
+    """Compute Clopper and Pearson's interval by bisection, as judging has no SciPy."""
+    return _least_share(count, tried), 1 - _least_share(tried - count, tried)
 
-    return clopper_pearson(count, tried)
+
+def _least_share(least: int, tried: int) -> float:
+    """Return the share at which ``least`` or more of the tried have the probability of a tail."""
+    if least == 0:
+        return 0.0
+    counts = range(least, tried + 1)
+    every = math.lgamma(tried + 1)
+    ways = [every - math.lgamma(k + 1) - math.lgamma(tried - k + 1) for k in counts]
+    low, high = 0.0, 1.0
+    while low < (share := (low + high) / 2) < high:
+        hit, miss = math.log(share), math.log1p(-share)
+        terms = zip(ways, counts, strict=True)
+        tail = math.fsum(math.exp(way + k * hit + (tried - k) * miss) for way, k in terms)
+        low, high = (share, high) if tail < (1 - CONFIDENCE) / 2 else (low, share)
+    return share
 
 
 FEWEST_TIMES, MOST_TIMES = 1.1, MANY

@@ -281,14 +281,19 @@ def test_schema_is_of_the_report_unless_told() -> None:
 
 @pytest.mark.slow
 def test_nothing_here_imports_torch(tmp_path: Path) -> None:
-    report = saved(tmp_path, row(M, "fc1", 1.5))
+    updates = {"closest": [0.05] + [0.9] * 35, "closest_by_chance": [0.9] * 36}
+    method = {"attack": "reconstruct", "method": "dlg"}
+    error = row("attack.relative_error", None, 0.5, details=updates)
+    copied = row("attack.relative_error", None, 0.5, variant=method, details=updates)
+    report = saved(tmp_path, row(M, "fc1", 1.5), error, copied)
     expect_light(
         [
             ["schema", "config"],
             ["list"],
             ["render", report],
             ["compare", report, report],
-            ["gate", report, "-o", tmp_path / "o.md"],
+            ["gate", report, "-o", tmp_path / "o.md", "--baseline", report],
+            ["gate", report, "-o", tmp_path / "o.html", "-o", tmp_path / "o.sarif"],
         ],
         {"torch", "numpy", "scipy", "sklearn"},
     )

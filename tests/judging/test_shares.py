@@ -7,7 +7,7 @@ from report_builder import make_report, row
 
 from gradaudit.core.statistics.intervals import clopper_pearson
 from gradaudit.judging import Policy, gate, verdict
-from gradaudit.judging.case import TOLERATED
+from gradaudit.judging.case import TOLERATED, ShareBeyond
 from gradaudit.report import Report
 
 FAR = 0.9
@@ -65,3 +65,10 @@ def test_a_share_is_known_where_the_baseline_shows_one_too(before: int | None, w
     if before == 0:
         many = gate(reconstructed(0.1, [0.05] * 36), RULE, baseline=earlier)
         assert verdict(many) == "failed"
+
+
+@pytest.mark.parametrize("tried", [1, 4, 9, 36, 1000])
+def test_the_interval_of_a_share_is_clopper_and_pearsons(tried: int) -> None:
+    for count in {0, 1, tried // 3, tried - 1, tried}:
+        share = ShareBeyond(count, tried, 0)
+        assert share.interval == pytest.approx(clopper_pearson(count, tried), abs=1e-12)
