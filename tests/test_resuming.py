@@ -17,9 +17,10 @@ from gradaudit.audits.rows import Rows
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import short_of_memory
+from gradaudit.models.torch_losses import user_loss
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.run.fingerprint import fingerprint
+from gradaudit.run import fingerprint as fingerprints
 from gradaudit.run.runner import run
 from gradaudit.subject import Subject
 
@@ -94,6 +95,10 @@ def test_a_real_shortage_is_one() -> None:
     assert not short_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
+def fingerprint(audited: Subject, audit: Audit[Any]) -> str:
+    return fingerprints.fingerprint(fingerprints.identity(audited), audited, audit)
+
+
 def nudged(audited: Subject) -> Subject:
     model = copy.deepcopy(audited.target.model)
     with torch.no_grad():
@@ -134,13 +139,17 @@ def test_options_and_the_files_that_they_name_are_in_the_fingerprint(tmp_path: P
     assert prints[-1] == of(mechanism=f"{code}:a")
 
 
-def test_settings_of_a_models_folder_are_in_the_fingerprint(tmp_path: Path) -> None:
-    described = replace(subject("sex").target, description=f"hf:m?adapter={tmp_path}")
-    audited, prints = replace(subject("sex"), targets=(described,)), []
-    for alpha in (1, 2):
-        (tmp_path / "adapter_config.json").write_text(f'{{"lora_alpha": {alpha}}}')
-        prints.append(fingerprint(audited, Sensitivity(SensitivityOptions())))
-    assert prints[0] != prints[1]
+def test_code_of_the_loss_is_in_the_fingerprint_by_its_values() -> None:
+    audited, audit = subject("sex"), Sensitivity(SensitivityOptions(probes=8))
+    prints = set[str]()
+    for factor in (1.0, 2.0):
+
+        def mine(outputs: torch.Tensor, labels: torch.Tensor, factor: float = factor) -> Any:
+            return factor * (outputs.squeeze(1) - labels).square()
+
+        target = replace(audited.target, loss=user_loss(mine, "mine"))
+        prints.add(fingerprint(replace(audited, targets=(target,)), audit))
+    assert len(prints) == 2
 
 
 def test_workers_and_memory_are_not_in_the_fingerprint() -> None:

@@ -4,14 +4,9 @@ No file of weights says which of the two its model was trained on, and a model t
 other runs all the same. ``gradaudit init`` tries both and writes down the one that fits.
 """
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.config import SubjectSettings
@@ -32,16 +27,12 @@ class ScalingTrial:
         scale: value of the data's option ``scale``.
         low: smallest number of the inputs.
         high: largest number of them.
-        layer: the first layer that the model calls; empty where the model cannot be run.
-        spread: root mean square of that layer's outputs.
         accuracy: accuracy on these inputs; None where the model cannot be run on them.
     """
 
     scale: str
     low: float
     high: float
-    layer: str
-    spread: float
     accuracy: TaskAccuracy | None
 
     @property
@@ -50,11 +41,10 @@ class ScalingTrial:
         columns = f"scale={self.scale}: columns from {number(self.low)} to {number(self.high)}"
         if self.accuracy is None:
             return f"{columns}, on which the model gives no finite outputs"
-        layer = f"outputs of layer {self.layer} with root mean square {number(self.spread)}"
         if self.accuracy.value is None:
-            return f"{columns}, {layer}, with no accuracy to compare"
+            return f"{columns}, with no accuracy to compare"
         what = "R²" if self.accuracy.metric == "r2" else "task accuracy"
-        return f"{columns}, {layer}, {what} {number(self.accuracy.value)}"
+        return f"{columns}, {what} {number(self.accuracy.value)}"
 
 
 def scaling_trials(settings: SubjectSettings) -> list[ScalingTrial]:
@@ -113,45 +103,7 @@ def _tried(settings: SubjectSettings, scale: str) -> ScalingTrial | None:
     if not any(feature.range for feature in subject.records.features):
         return None
     inputs = subject.records.inputs
-    low, high = float(inputs.min()), float(inputs.max())
-    with _first_layer(subject.target.model) as first:
-        try:
-            found = task_accuracy(subject.target, subject.records)
-        except AuditError:
-            return ScalingTrial(scale, low, high, "", 0.0, None)
-    return ScalingTrial(scale, low, high, first.name, first.spread, found)
-
-
-class _FirstLayer:
-    """Name of the first layer that is called, and the root mean square of its outputs."""
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.squares = 0.0
-        self.count = 0
-
-    def add(self, name: str, outputs: Any) -> None:
-        if name == (self.name or name) and isinstance(outputs, Tensor):
-            self.name = name
-            self.squares += float(outputs.detach().double().square().sum())
-            self.count += outputs.numel()
-
-    @property
-    def spread(self) -> float:
-        return math.sqrt(self.squares / max(self.count, 1))
-
-
-@contextmanager
-def _first_layer(model: nn.Module) -> Iterator[_FirstLayer]:
-    first = _FirstLayer()
-    handles = [
-        module.register_forward_hook(lambda _, __, out, name=name: first.add(name, out))
-        for name, module in model.named_modules()
-        if any(p.requires_grad for p in module.parameters(recurse=False))
-    ]
-    try:
-        with torch.no_grad():
-            yield first
-    finally:
-        for handle in handles:
-            handle.remove()
+    found = None
+    with suppress(AuditError):
+        found = task_accuracy(subject.target, subject.records)
+    return ScalingTrial(scale, float(inputs.min()), float(inputs.max()), found)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from pydantic import JsonValue
@@ -16,7 +17,7 @@ from gradaudit.executors.stopping import Stopped, reporting
 from gradaudit.measurement import dict_of
 from gradaudit.progress import Progress
 from gradaudit.report import Report, estimate
-from gradaudit.run.fingerprint import fingerprint
+from gradaudit.run.fingerprint import fingerprint, identity
 from gradaudit.run.parallel import side_by_side, workers_of
 from gradaudit.run.runner import Outcome, Run, left_out, measured, of_sample, passed_over
 from gradaudit.run.scan_plan import (
@@ -188,7 +189,11 @@ class Survey:
                 yield name, Outcome(part, seconds if isinstance(seconds, float) else 0.0)
 
     def _fingerprint(self, each: PlannedAudit) -> str:
-        return fingerprint(at_preset(self._subject, each.preset), each.audit)
+        return fingerprint(self._identity, at_preset(self._subject, each.preset), each.audit)
+
+    @cached_property
+    def _identity(self) -> str:
+        return identity(self._subject)
 
     def report(self, provenance: Mapping[str, JsonValue], *, resumable: bool = False) -> Report:
         """Returns the report of the finished audits.

@@ -134,7 +134,6 @@ def test_init_writes_the_scale_that_the_model_was_trained_with(model: Make) -> N
     assert "The model does better with scale=standard." in comments
     assert "scale=none: columns from" in comments
     assert "task accuracy 1" in comments
-    assert "with root mean square" in comments
 
 
 @pytest.mark.slow
