@@ -29,9 +29,7 @@ from gradaudit.models.target import Target
 PROBABLY = "the preprocessing is then probably not the one the model was trained with"
 MOST_RECORDS = 10_000
 FEWEST_RECORDS = 8
-"""Fewest records that are run where a forward pass is costly. With so few, a model of two classes
-that is right in 90 % of records is doubted with probability 4e-4, in 70 % with .06, and one at
-chance with .36 (exact binomial)."""
+"""Fewest records that are run where a forward pass is costly."""
 FLOPS = 1e11
 """Largest number of floating-point operations for the accuracy: some seconds on one core."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, get_origin
 
 from pydantic import BaseModel
@@ -31,7 +30,7 @@ from gradaudit.config import (
     section,
     settle,
 )
-from gradaudit.judging import Policy, read_policy
+from gradaudit.judging import read_policy
 
 
 def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
@@ -48,27 +47,22 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         expect_writable(settings, config, settings, [each.audit.options for each in presets])
         if settings.dry_run:
             print_plan(settings, [presets], seconds or math.inf, share=1.0)
-        elif seconds is None:
-            _whole(settings, config, presets[-1].audit, policy)
-        else:
+            return
+        if seconds is not None:
             survey(
                 settings, config, [presets], seconds, left, share=1.0, policy=policy, single=True
             )
+            return
+        (preset,) = presets
+        with opened(settings) as subject:
+            from gradaudit.run.runner import run
+
+            watch = watcher(settings.quiet)
+            facts = {**asked(config), **unjudged(preset.audit, policy)}
+            report = run(subject, [preset.audit], progress=watch, provenance=facts)
+        finish(report, settings, subject, policy)
 
     return with_options(command, parameters(audit))
-
-
-def _whole(
-    settings: BudgetSettings, config: Path | None, audit: Audit[Any], policy: Policy | None
-) -> None:
-    """Run an audit with its options as given, without a time budget, and show its report."""
-    with opened(settings) as subject:
-        from gradaudit.run.runner import run
-
-        watch = watcher(settings.quiet)
-        facts = {**asked(config), **unjudged(audit, policy)}
-        report = run(subject, [audit], progress=watch, provenance=facts)
-    finish(report, settings, subject, policy)
 
 
 def parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:

@@ -158,34 +158,26 @@ def shared_out(
     Raises:
         AuditError: a worker was lost.
     """
-    source = enumerate(tasks)
+    source: Iterator[tuple[int, Task[T]]] = enumerate(tasks)
     values: dict[int, T] = {}
-
-    def take(number: int, value: T) -> None:
-        values[number] = value
-        given(number, value)
-
-    def here(seconds: float) -> None:
-        begun = time.monotonic()
-        while time.monotonic() - begun < seconds:
-            number, task = next(source, (None, None))
-            if number is None or task is None:
-                return
-            with one_thread():
-                value = task(advance)
-            take(number, value)
-
-    if workers > 1:
-        here(PATIENCE if patience is None else patience)
-        first = [*islice(source, 2)]
-        source = chain(first, source)  # type: ignore[assignment]
-        if len(first) > 1 and _can_be_shipped(first[0][1]):
-            with closing(_results(source, workers)) as results:
-                for number, value, units in results:
-                    advance(units)
-                    take(number, value)
-    here(math.inf)
-    return [values[number] for number in range(len(values))]
+    patience = PATIENCE if patience is None else patience
+    start = time.monotonic() + patience if workers > 1 else math.inf
+    while True:
+        if time.monotonic() >= start:
+            start, first = math.inf, [*islice(source, 2)]
+            source = chain(first, source)
+            if len(first) > 1 and _can_be_shipped(first[0][1]):
+                with closing(_results(source, workers)) as results:
+                    for number, value, units in results:
+                        advance(units)
+                        values[number] = value
+                        given(number, value)
+        number, task = next(source, (-1, None))
+        if task is None:
+            return [values[number] for number in range(len(values))]
+        with one_thread():
+            values[number] = task(advance)
+        given(number, values[number])
 
 
 @dataclass(frozen=True)

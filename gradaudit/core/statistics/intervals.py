@@ -1,39 +1,6 @@
 """Intervals of means, rates and quantiles, and of means and ratios of means by the bootstrap.
 
-Gaffke's interval of a mean of values in [0, 1], which holds for any number of values.
-
-For the upper end the sample gets one more value, the largest possible, and each of the n + 1 values
-gets a random weight: weights are uniform over all that sum to one (Dirichlet's law, as in the
-Bayesian bootstrap). The 97.5 % quantile of the weighted mean is the upper end; the lower end is the
-same with the smallest possible value added. Of values that are 0 or 1 this is exactly Clopper and
-Pearson's interval, and of one value x it is Markov's inequality, [.025 x, 1 − .025 (1 − x)].
-
-Source: N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a
-nonnegative variable" (2005); E. Learned-Miller and P. S. Thomas, "A new confidence interval for the
-mean of a bounded random variable" (2019), who conjecture that it holds for every law and every n:
-no proof for all laws is known, nor any law for which it fails. Simulated here: 3 to 40 updates of 4
-and 64 records with shares of .02 to .86, independent, beta-binomial (correlated by 1/16 and 2/5),
-all alike, and with one update in ten or twenty of which an attack names nothing: the interval holds
-the truth in 95 to 100 % of studies in every case (``benchmarks/coverage/studies/attack.py`` plays
-them).
-
-Exact confidence intervals of quantiles from order statistics, for any law and any sample size.
-
-Of n independent values, the number that lie at or below the q-quantile is binomial (n, q), whatever
-the law. So the a-th smallest value lies above the quantile with probability P(B ≤ a − 1) at most,
-and the b-th smallest below it with P(B ≥ b) at most (W. Thompson 1936; H. David and H. Nagaraja,
-"Order statistics", 2003, section 7.1). Few values bound a quantile on one side only.
-
-Intervals of means and of ratios of means by the bootstrap, where values are skewed.
-
-Percentiles of redrawn means know nothing of the tail that a sample has not seen. The bootstrap-t
-(P. Hall, "Theoretical comparison of bootstrap confidence intervals", 1988) asks how far the means
-of redraws lie from the sample's in their own standard errors: where a redraw misses the tail its
-mean and its error are both too small, and the interval grows on the side where the tail is. Here it
-works on logarithms, so that intervals of positive numbers stay positive. Of means of 10 to 200
-records with lognormal values (σ ≤ 1) and label sensitivities of trained models it covers 88 to 97 %
-at a nominal 95, of lognormal values with σ = 2.5 only 76 to 81 %: no row is judged by it.
-``benchmarks/coverage/studies/sensitivity.py`` plays it.
+``benchmarks/coverage/studies`` plays their coverage: ``attack.py`` and ``sensitivity.py``.
 """
 
 import math
@@ -66,9 +33,16 @@ _SAME = 1e-10
 
 
 def gaffke(values: FloatArray, sizes: FloatArray) -> tuple[float, float]:
-    """The interval of the mean of independent values, each of which counts as often as its size.
+    """Compute Gaffke's interval of the mean of independent values, weighted by their sizes.
 
-    Sizes may differ: the added extreme value has the largest one, and the mean is a ratio of sums.
+    One largest possible value is added, with the largest size; all get random weights that sum to
+    one (Dirichlet's law), and the 97.5 % quantile of the weighted mean is the upper end. The lower
+    end is the same with the smallest possible value. Of values 0 or 1 it is Clopper and Pearson's.
+
+    Source: N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on the mean
+    of a nonnegative variable" (2005); E. Learned-Miller and P. S. Thomas, "A new confidence
+    interval for the mean of a bounded random variable" (2019), who conjecture that it holds for
+    every law and every n; it is not proved.
 
     Args:
         values: (values,) in [0, 1], one or more.
@@ -100,9 +74,7 @@ def skewed(values: FloatArray) -> Interval:
     """Interval of the mean of independent values of a skewed law, (values,) of two or more.
 
     Student's quantiles, after the cubic transformation that removes the skewness of Student's ratio
-    (P. Hall, "On the removal of skewness by transformation", 1992, section 2). Of 16 errors of
-    attacks on a trained network, of which few are large, it holds the mean in 93 % where Student's
-    interval does in 83 %; of 32 and 64 in 96 and 96, where that does in 89 and 92.
+    (P. Hall, "On the removal of skewness by transformation", 1992, section 2).
     """
     count, spread = len(values), float(values.std(ddof=1))
     mean = float(values.mean())
@@ -207,23 +179,11 @@ def difference(one: float, of_one: Interval, other: float, of_other: Interval) -
 def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
     """A share over clusters whose members are dependent, and its interval.
 
-    Gaffke's interval holds for any number of clusters and any dependence. It is wide, since ten
-    clusters cannot exclude a rare kind of cluster that none of them is of. The narrower one is
-    Wilson's on the effective count p(1 − p) over the variance between clusters, with Student's
-    quantile for as many clusters, and with ends as if 1/20 as many clusters more were counted as a
-    whole or not at all. It is used from ten clusters on, where clusters differ little: the
-    effective count is three times their number or more, and four in five clusters hold members
-    that are counted and members that are not. Each end is then the tighter of the two intervals',
-    so that from forty clusters on hardly anything is left to the allowance.
-
-    Simulated with 1,500 studies a case, of which no constant was chosen (the cases are those of
-    ``benchmarks/coverage/studies/attack.py`` and some beside them): of 10 to 100 clusters of 64
-    members, of which one cluster in 10, 15, 20 or 30 is missed as a whole and the others are
-    correlated by 1/16, the interval holds the truth in 94 to 99 %: of one in 20, in 96 to 99 %;
-    least, 93.5 %, of ten clusters with one in 10. An allowance of half a cluster, whatever their
-    number, holds it in 89 to 93 % of 16 and more. Of 3 to 40 clusters of 1, 8 and 64, independent,
-    beta-binomial (correlated by 1/16 and 2/5) or all alike, it holds the truth in 94 % of studies
-    or more.
+    Gaffke's interval holds for any number of clusters and any dependence, and is wide. From ten
+    clusters on that differ little (effective count at least three times their number, members of
+    either kind in four of five) each end is the tighter of it and Wilson's: on the effective count
+    p(1 − p) over the variance between clusters, with Student's quantile, and as if 1/20 as many
+    clusters more were counted as a whole or not at all.
 
     Args:
         shares: (clusters,) of each cluster's members.
@@ -246,6 +206,9 @@ def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
 
 def quantile_interval(lows: FloatArray, highs: FloatArray, share: float, tail: float) -> Interval:
     """An interval of the quantile of positive numbers, each of which is known within two ends.
+
+    Exact for any law: the number of n values at or below the q-quantile is binomial (n, q) (W.
+    Thompson 1936; H. David and H. Nagaraja, "Order statistics", 2003, section 7.1).
 
     Args:
         lows: (values,) the least that each number can be; the number itself where it is exact.
@@ -297,6 +260,9 @@ def ratio_interval(
     numerators: FloatArray, denominators: FloatArray, draws: FloatArray
 ) -> tuple[float, float] | None:
     """Bootstrap-t interval, in logarithms, of a ratio of means; with ones below, of a mean.
+
+    P. Hall, "Theoretical comparison of bootstrap confidence intervals" (1988). It stays positive,
+    and grows on the side of a tail that redraws miss.
 
     Args:
         numerators: (records,), not negative.

@@ -1,18 +1,10 @@
-"""Entropies, tails and quantiles of laws without ``scipy.stats``, and tests of normality.
+"""Entropies, tails and quantiles of laws, without ``scipy.stats``, whose import takes a second."""
 
-Whether values are of a normal law, by their skewness and kurtosis.
-
-D'Agostino and Pearson, "Tests for departure from normality" (1973); the two parts are those of
-D'Agostino, "Transformation to normality of the null distribution of g1" (1970), and of Anscombe and
-Glynn, "Distribution of the kurtosis statistic b2 for normal samples" (1983).
-"""
-
-import math
 from bisect import bisect_left
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, bdtrc, betainc, ndtr, ndtri, stdtr, stdtrit
+from numpy.typing import ArrayLike
+from scipy.special import bdtr, betainc, ndtr, ndtri, stdtr, stdtrit
 
 from gradaudit.core.statistics import CONFIDENCE
 
@@ -72,52 +64,3 @@ def binomial_quantile(probability: float, trials: int, share: float) -> int:
     return bisect_left(
         range(trials), probability, key=lambda count: float(bdtr(count, trials, share))
     )
-
-
-def binomial_exceeded(count: int, trials: int, share: float) -> float:
-    """The probability of more hits than these."""
-    return float(bdtrc(count, trials, share))
-
-
-def binomial_limit(probability: float, trials: int, share: float) -> int:
-    """The least count that is exceeded with no higher probability."""
-    return bisect_left(
-        range(trials), -probability, key=lambda count: -binomial_exceeded(count, trials, share)
-    )
-
-
-FloatArray = NDArray[np.float64]
-
-
-def normality(values: FloatArray) -> float:
-    """The p-value of values (n,) that are not all alike, 20 or more, being normal.
-
-    The squares of two numbers that are about standard normal have χ² with two degrees of freedom.
-    """
-    centred = values - values.mean()
-    variance = float(np.mean(centred**2))
-    skewness = float(np.mean(centred**3)) / variance**1.5
-    kurtosis = float(np.mean(centred**4)) / variance**2
-    n = len(values)
-    return math.exp(-(_of_skewness(skewness, n) ** 2 + _of_kurtosis(kurtosis, n) ** 2) / 2)
-
-
-def _of_skewness(skewness: float, n: int) -> float:
-    """Transforms the skewness to a number that is about standard normal."""
-    y = skewness * math.sqrt((n + 1) * (n + 3) / (6 * (n - 2)))
-    tails = 3.0 * (n**2 + 27 * n - 70) * (n + 1) * (n + 3)
-    tails /= (n - 2) * (n + 5) * (n + 7) * (n + 9)
-    square = math.sqrt(2 * (tails - 1)) - 1
-    return math.asinh(y / math.sqrt(2 / (square - 1))) / math.sqrt(math.log(square) / 2)
-
-
-def _of_kurtosis(kurtosis: float, n: int) -> float:
-    """Transforms the kurtosis to a number that is about standard normal."""
-    mean = 3 * (n - 1) / (n + 1)
-    variance = 24 * n * (n - 2) * (n - 3) / ((n + 1) ** 2 * (n + 3) * (n + 5))
-    x = (kurtosis - mean) / math.sqrt(variance)
-    skew = 6 * (n**2 - 5 * n + 2) / ((n + 7) * (n + 9))
-    skew *= math.sqrt(6 * (n + 3) * (n + 5) / (n * (n - 2) * (n - 3)))
-    freedom = 6 + 8 / skew * (2 / skew + math.sqrt(1 + 4 / skew**2))
-    shrunk = (1 - 2 / freedom) / (1 + x * math.sqrt(2 / (freedom - 4)))
-    return (1 - 2 / (9 * freedom) - math.cbrt(shrunk)) / math.sqrt(2 / (9 * freedom))

@@ -29,10 +29,7 @@ _DECIMALS = 6
 def depends(series: ArrayLike, groups: ArrayLike, rng: np.random.Generator) -> bool:
     """Whether any of several series is rarer in its order than in 999 others, within groups.
 
-    With 1,000 + 1,000 values it finds autoregressive noise of coefficient .1 in 63 of 100 runs, of
-    .15 and .2, and that of a square-root factorisation ((1−B)^½ of white noise), in all of 50. What
-    it lets by leaves bounds below the truth (``benchmarks/coverage/studies/dp.py``). Among 1,500
-    independent series, also of discrete laws and of Cauchy's, it found 3.
+    ``benchmarks/coverage/studies/dp.py`` plays what it finds.
 
     Args:
         series: (series, n) in order of time, or (n,).

@@ -18,12 +18,9 @@ the draw of finitely many batches adds. Records of one user fall together: ψ is
 cluster before it is squared.
 
 Repetitions on other splits of the same records add Cov = Σ_i ψ_i^r ψ_i^s over records in both.
-That holds the adversaries fixed. They are fitted on records that another repetition scores: where
-nothing is to be learned the score is bilinear in fitted and scored records, and every pair of them
-comes in both orders as often as in the same, so that the covariance is twice as large; where much
-is to be learned, twice is cautious. In simulated games (five repetitions, batches of 1 and 8, 600
-and 2,000 records, an adversary that learns) intervals with twice the covariance hold the truth in
-94 to 99 %, with it once in 88 to 98 %.
+That holds the adversaries fixed, which are fitted on records that another repetition scores: where
+nothing is to be learned the score is bilinear in both, every pair comes in both orders, and the
+covariance is twice as large; where much is to be learned, twice is conservative.
 """
 
 from collections.abc import Sequence

@@ -56,11 +56,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv, logit
+from scipy.special import bdtrc, betaincinv, logit
 
 from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.core.statistics.intervals import clopper_pearson_upper
-from gradaudit.core.statistics.laws import binomial_exceeded, binomial_limit
 
 Direction = Literal["false positives", "false negatives"]
 """Which error rate stands in the denominator."""
@@ -201,8 +200,10 @@ def spared_guesses(releases: int, delta: float, alpha: float) -> tuple[int, floa
 
     Of the releases under both hypotheses together, for a bound of error probability α at 0 ≤ δ < 1.
     """
-    spared = binomial_limit(_COST * alpha, releases, delta) if delta else 0
-    return spared, alpha - binomial_exceeded(spared, releases, delta)
+    from scipy.stats import binom  # a second that other audits need not wait
+
+    spared = int(binom.isf(_COST * alpha, releases, delta)) if delta else 0
+    return spared, alpha - float(bdtrc(spared, releases, delta))
 
 
 def epsilon_of_guesses(
