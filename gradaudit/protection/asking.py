@@ -5,7 +5,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gradaudit.audits import Audit, Metric, audits
-from gradaudit.audits.floor import Floor
 from gradaudit.audits.presets import Preset
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
@@ -68,11 +67,6 @@ def judges(rule: Rule, audit: Audit[Any] | type[Audit[Any]], metric: Metric) -> 
     if isinstance(wanted, str) and not fnmatchcase(audit.name.removeprefix(name).strip(), wanted):
         return False
     return fnmatchcase(f"{name}.{metric.id}", rule.metric)
-
-
-def is_floor(metric: str) -> bool:
-    """Whether a metric bounds every attacker's success; without noise there is no such bound."""
-    return metric.startswith(f"{Floor.name}.")
 
 
 _SHARE = 0.25

@@ -13,7 +13,6 @@ from gradaudit.protection.protection_plan import Plan
 from gradaudit.protection.trial import (
     Bench,
     faults,
-    floors_lacking,
     gravest_layer,
     lost_judgements,
     split_records,
@@ -196,12 +195,19 @@ class Planner:
             AuditError: no rule applies.
         """
         judged = self._judged(self._open)
-        policy, lacking = self._how[1], floors_lacking(judged)
-        for finding in (rule for rule in judged.findings if rule not in lacking):
-            if finding.rule and finding.says == "error" and finding.outcome == "unmeasured":
+        presets, policy = self._how[:2]
+        promised = {
+            f"{each.audit.reports_as()}.{metric.id}"
+            for each in presets
+            for metric in each.audit.metrics
+            if metric.guarantee
+        }
+        for finding in faults(judged):
+            known = not finding.rule or finding.metric in promised
+            if finding.outcome == "unmeasured" and not known:
                 raise UsageError(f"{policy.name}: {finding}; correct the rule, or name the audit")
         outcomes = {finding.outcome for finding in judged.findings}
-        if not (lacking or outcomes & {"failed", "unclear", "passed"}):
+        if not outcomes & {"failed", "unclear", "passed", "unmeasured"}:
             reasons = sorted({finding.message for finding in judged.findings if finding.rule})
             raise AuditError(f"{policy.name}: no rule has a number to judge: {'; '.join(reasons)}")
 

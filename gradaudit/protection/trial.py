@@ -15,7 +15,6 @@ from gradaudit.errors import AuditError
 from gradaudit.judging import Policy, gate
 from gradaudit.models.target import shared_parameters
 from gradaudit.progress import Progress
-from gradaudit.protection.asking import is_floor
 from gradaudit.protection.guards import Protection, UndefendedUpdates
 from gradaudit.protection.protection_plan import defense_specs
 from gradaudit.report import Finding, Report
@@ -90,21 +89,8 @@ class Bench:
 
 
 def faults(judged: Report) -> list[Finding]:
-    """Find what stands against a protection: rules of level error that fail, or lack a floor."""
-    lacking = floors_lacking(judged)
-    return [f for f in judged.findings if f.says == "error" or f in lacking]
-
-
-def floors_lacking(judged: Report) -> list[Finding]:
-    """Find rules on floors about shared layers without a floor: they are beyond every limit."""
-    rows = judged.by_key()
-    return [
-        finding
-        for finding in judged.findings
-        if finding.level == "error"
-        and is_floor(finding.metric)
-        and (row.status == "skipped" if (row := rows.get(finding.key)) else True)
-    ]
+    """Find what stands against a protection: rules of level error that are not kept."""
+    return [finding for finding in judged.findings if finding.says == "error"]
 
 
 def lost_judgements(before: Report, now: Report) -> list[Finding]:
