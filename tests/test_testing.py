@@ -177,12 +177,6 @@ def test_a_small_part_keeps_the_contract(tmp_path: Path, source: str, line: str)
         (DEFENSE, "return None", 11, "returns NoneType, not a tensor of (3, 40)"),
         (DEFENSE, "return gradients - gradients.mean(dim=0)", 11, "apply mixes updates"),
         (DEFENSE, "return torch.rand_like(gradients)", 11, "numbers with the same generator"),
-        (
-            DEFENSE.replace('example = "mine"', 'example = "mine"; deterministic = True'),
-            "return gradients * torch.rand((), generator=generator)",
-            11,
-            "apply draws random numbers and the class declares deterministic = True",
-        ),
         (DEFENSE, "return gradients / records.sigma", 5, "raises AttributeError: "),
         (MECHANISM, "return gradients", 4, "returned (4, 10); a released gradient of shape (10,)"),
         (MECHANISM, "return gradients.mean(dim=0) + torch.randn(10)", 4, "draw from it alone"),

@@ -23,7 +23,6 @@ class Rounding(Defense[RoundingOptions]):
     example = "rounding:2"
     Options = RoundingOptions
     positional: ClassVar[str | None] = "digits"
-    deterministic: ClassVar[bool] = True
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """(batches, elements) of so many digits; zero stays zero."""

@@ -44,8 +44,6 @@ class Defense(ABC, Generic[O]):
         summary: one line for ``gradaudit list``.
         example: a spec.
         positional: the option that ``NAME:value`` sets, if any.
-        deterministic: whether ``apply`` draws no random numbers; only such a defense can be a
-            mechanism of dp-audit, which tries the claim with two generators.
         changes_model: it acts on the model and its training (``modify``), not on the update.
         in_eval: what is missing of it outside training mode, in words; empty if nothing.
         scope: what ``apply`` sees at once: one parameter tensor, or all it defends in a row.
@@ -56,7 +54,6 @@ class Defense(ABC, Generic[O]):
     example: ClassVar[str]
     Options: ClassVar[type[DefenseOptions]] = DefenseOptions
     positional: ClassVar[str | None] = None
-    deterministic: ClassVar[bool] = False
     changes_model: ClassVar[bool] = False
     in_eval: ClassVar[str] = ""
     scope: ClassVar[Scope] = "tensor"

@@ -129,7 +129,6 @@ class Perturb(Defense[PerturbOptions]):
     example = "perturb:steps=5,bound=0.005,step=0.002"
     Options = PerturbOptions
     scope: ClassVar[Scope] = "update"
-    deterministic: ClassVar[bool] = True
 
     def __init__(self, given: PerturbOptions | None = None, /, **values: Any) -> None:
         super().__init__(given, **values)

@@ -38,7 +38,6 @@ class Prune(Defense[PruneOptions]):
     example = "prune:0.99"
     Options = PruneOptions
     positional: ClassVar[str | None] = "share"
-    deterministic: ClassVar[bool] = True
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """Set all but the largest magnitudes of each row of (batches, elements) to zero."""

@@ -34,7 +34,6 @@ class Selective(Defense[SelectiveOptions]):
     example = "selective:0.05"
     Options = SelectiveOptions
     positional: ClassVar[str | None] = "share"
-    deterministic: ClassVar[bool] = True
     scope: ClassVar[Scope] = "update"
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:

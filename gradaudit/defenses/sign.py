@@ -1,7 +1,5 @@
 """SignSGD: only the sign of every element is shared."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -19,7 +17,6 @@ class Sign(Defense[DefenseOptions]):
     name = "sign"
     summary = "Share only the sign of every element."
     example = "sign"
-    deterministic: ClassVar[bool] = True
 
     def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """Replace the elements of (batches, elements) by their signs −1, 0 and 1."""

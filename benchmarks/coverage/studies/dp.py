@@ -282,7 +282,7 @@ def audited(function: Release, trials: int, seed: int) -> LowerBound:
     other = null + away / away.norm()
     hypotheses = Hypotheses(null, other[None], torch.zeros(0, ELEMENTS, dtype=torch.float64))
     mechanism = FileMechanism(function, "f.py:mechanism")
-    assert verdict_without_trials(mechanism, hypotheses, seed) is None
+    assert verdict_without_trials(mechanism, hypotheses) is None
     return play(mechanism, hypotheses, Rules(trials, DELTA), seed).scores["projection"].bound
 
 

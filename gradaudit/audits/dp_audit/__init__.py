@@ -16,8 +16,8 @@ class DpAuditOptions(AuditOptions):
         None,
         description="dp:clip=C,sigma=S (and then ,noise=laplace, or ,per= "
         "and one of record, sum, mean, release), opacus:clip=C,sigma=S (divides by a constant; "
-        ",divisor=records plays its fault opacus#571), a deterministic defense "
-        "(prune:0.99), your own as FILE.py:NAME, or middleware between a client and the wire, "
+        ",divisor=records plays its fault opacus#571), your own as FILE.py:NAME, or middleware "
+        "between a client and the wire, "
         "which needs no attribute: flower:MODULE:OBJECT?k=v&k=v (a mod) or "
         "nvflare:MODULE:CLASS?k=v (a filter), of a module or a FILE.py. "
         "The noise is absolute, and by default on the sum of clipped gradients. Laplace noise per "

@@ -134,9 +134,7 @@ def theory_rows(game: Game, columns: int, rows: Rows) -> Iterator[Measurement]:
     for relation in RELATIONS:
         promise = game.promise(relation)
         if promise is None:
-            endless = "a deterministic defense promises no finite epsilon"
-            reason = endless if game.mechanism.deterministic else NO_LAW
-            yield from rows.skipped(reason, ["epsilon_theory", "epsilon_classical"])
+            yield from rows.skipped(NO_LAW, ["epsilon_theory", "epsilon_classical"])
             return
         own = relation == game.options.relation
         variant: Variant = {} if own else {"relation": relation}

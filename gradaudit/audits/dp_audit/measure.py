@@ -25,10 +25,7 @@ from gradaudit.subject import Subject
 
 log = logging.getLogger(__name__)
 
-_UNDEFENDED = (
-    "gradaudit: dp-audit plays its --mechanism alone, without --defense %s; to audit a defense "
-    "write it as the mechanism"
-)
+_UNDEFENDED = "gradaudit: dp-audit plays its --mechanism alone, without --defense %s"
 _PASSES_A_STEP = 4.0
 _OF_CLIENTS = ("flower", "nvflare")
 _NOT_OF = {
@@ -130,7 +127,7 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
             raise UsageError(f"--{name}: leave it out for {mechanism.description}: {reason}")
     if mechanism.unit == "record" and options.relation == "remove":
         _expect_removable(mechanism, options)
-    known = mechanism.deterministic or mechanism.law(records=1) is not None
+    known = mechanism.law(records=1) is not None
     for option, given in (("--clip", options.clip), ("--noise", declared)):
         if known and given is not None:
             raise UsageError(

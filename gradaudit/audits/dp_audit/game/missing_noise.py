@@ -11,9 +11,8 @@ power depends on it.
 **Verdicts without a game.** Releases can never show that ε is infinite: one that was equal a
 thousand times may differ the next, and code may draw where nobody sees it (``os.getrandom``,
 ``/dev/urandom``, a library in C). So an infinite ε is said only of a law that is known: a mechanism
-that adds no noise, and a defense that draws nothing. A mechanism from a file plays the game,
-whatever its releases look like, and equal releases give the finite bound that so many of them
-prove.
+that adds no noise. A mechanism from a file plays the game, whatever its releases look like, and
+equal releases give the finite bound that so many of them prove.
 """
 
 import math
@@ -57,22 +56,15 @@ class DegenerateVerdict:
 
 
 def verdict_without_trials(
-    mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed
+    mechanism: Mechanism, hypotheses: Hypotheses
 ) -> DegenerateVerdict | None:
     """Decide on a pair by the mechanism's law; None where only the game can decide.
 
     Equal gradients, or equal noiseless releases, have ε = 0; a mechanism without noise has an
-    infinite ε, as has a deterministic one whose releases differ.
+    infinite ε.
     """
     if hypotheses.indistinguishable:
         return DegenerateVerdict("the record's gradient is the same with either value", 0.0)
-    if mechanism.deterministic:
-        with reproducible(seed, hypotheses.null.device) as generator:
-            null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
-        apart = any(not torch.equal(null, other) for other in others)
-        how = "the two values' differ" if apart else "it is the same with either value"
-        reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
-        return DegenerateVerdict(reason, math.inf if apart else 0.0)
     law = mechanism.law(hypotheses.records)
     if mechanism.foreign or law is None:
         return None

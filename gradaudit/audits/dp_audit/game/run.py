@@ -128,7 +128,7 @@ def play_on(
     column = PrivateColumn.of_presence() if removed else PrivateColumn.of(records, attribute)
     seed = sequence(subject.seed, "dp-audit", attribute)
     gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
-    mechanism = mechanism.laid_out(gradients.sizes, 1 + options.companions)
+    mechanism = mechanism.expecting(1 + options.companions)
     sensitivity = RecordSensitivity.of(
         gradients, records, column, mechanism, options, rules.memory, sequence(seed, "batch")
     )
@@ -149,7 +149,7 @@ def play_on(
         values = gradients(variants, label.expand(len(variants), *label.shape))
     alternatives = torch.zeros_like(values[1:]) if removed else values[1:]
     hypotheses = Hypotheses(values[0], alternatives, sensitivity.companions, removed=removed)
-    verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
+    verdict = verdict_without_trials(mechanism, hypotheses)
     return Game(
         options,
         rules,
@@ -186,7 +186,7 @@ def play_between_clients(
     update[mechanism.layout.where(mechanism.layout.counters)] = 1.0
     looked = array_changes_by_format(mechanism, update, sequence(seed, "fates"))
     verdict = verdict_of_untouched(mechanism, hypotheses, looked)
-    verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
+    verdict = verdict or verdict_without_trials(mechanism, hypotheses)
     return Game(
         options,
         rules,

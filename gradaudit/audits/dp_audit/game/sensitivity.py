@@ -71,14 +71,9 @@ class RecordGradients:
         return batched if _agree(batched, looped, records.flatten(1), targets) else looped
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """Elements of each parameter, in the order of a gradient."""
-        return {name: self.view.parameters[name].numel() for name in self.names}
-
-    @property
     def elements(self) -> int:
         """Length of a gradient."""
-        return sum(self.sizes.values())
+        return sum(self.view.parameters[name].numel() for name in self.names)
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Gradients (records, elements) of flattened inputs (records, positions) and labels."""
@@ -262,10 +257,9 @@ def _judge(
     if not common.repeats(batch):
         words = "the declared clip" if clip else "gradients that nothing clips"
         return declared, (squared_gap(declared, companions), cosine_distance), words
-    words = "the release" if mechanism.deterministic else "releases with common noise"
     guesses = common if common.differentiable(batch) else declared, _clipped_mean(None)
     gaps = (squared_gap(guess, companions) for guess in guesses)
-    return common, (*gaps, cosine_distance), words
+    return common, (*gaps, cosine_distance), "releases with common noise"
 
 
 def _clipped_mean(clip: float | None) -> Noiseless:

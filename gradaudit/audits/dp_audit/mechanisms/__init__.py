@@ -1,10 +1,10 @@
-"""Mechanisms that release gradients: one in each file, defenses, and the user's own."""
+"""Mechanisms that release gradients: one in each file, and the user's own."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -14,11 +14,10 @@ from torch import Generator, Tensor
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, epsilon_laplace
 from gradaudit.core.noise_laws import Noise
-from gradaudit.core.parts import discover, source_line
+from gradaudit.core.parts import discover
 from gradaudit.core.specs import Spec, arguments, suggest
-from gradaudit.core.text import first_line, listed
+from gradaudit.core.text import first_line
 from gradaudit.core.user_code import load_callable
-from gradaudit.defenses import Chain, Defense, defenses, parse_defense
 from gradaudit.errors import AuditError, UsageError
 
 Unit = Literal["client", "record"]
@@ -86,7 +85,6 @@ class Mechanism(ABC):
             whose update it gets as a batch of one.
         noise: the law of the noise in each element, known or declared; None where it is neither.
         noise_multiplier: σ/Δ of Gaussian noise on the sum of clipped gradients, which composes.
-        deterministic: whether it is known to draw no random numbers.
         foreign: whether its releases are made by code that is not known here: they may depend on
             each other, and a pilot of them is a better guide to a threshold than any law.
     """
@@ -98,7 +96,6 @@ class Mechanism(ABC):
     description: str
     noise: Noise | None = None
     noise_multiplier: float | None = None
-    deterministic: ClassVar[bool] = False
     foreign: ClassVar[bool] = True
 
     @classmethod
@@ -133,11 +130,8 @@ class Mechanism(ABC):
         """
         return None
 
-    def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> Mechanism:
-        """Fit the mechanism to gradients that consist of these parameters, in order.
-
-        ``sizes`` are the elements of each, ``records`` the size of a batch with the record.
-        """
+    def expecting(self, records: int) -> Mechanism:
+        """Fit the mechanism to batches of so many records, with the record."""
         return self
 
     @abstractmethod
@@ -165,8 +159,7 @@ def mechanisms() -> dict[str, type[Mechanism]]:
 def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
     """The mechanism that ``NAME:…``, ``FILE.py:NAME`` or ``package.module:NAME`` names.
 
-    A name is that of a mechanism, or of a deterministic defense. ``noise`` is what a mechanism from
-    a file, or middleware, is declared to add.
+    ``noise`` is what a mechanism from a file, or middleware, is declared to add.
 
     Raises:
         UsageError: no such mechanism, file or function, or an option that it does not take.
@@ -175,13 +168,10 @@ def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
     known = mechanisms()
     if scheme in known:
         return known[scheme].parse(text, noise)
-    if scheme in defenses():
-        return DefenseMechanism.parse(text)
     if not scheme.endswith(".py") and "." not in scheme:
-        names = [*known, *(n for n, d in defenses().items() if d.deterministic and n not in known)]
         raise UsageError(
-            f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, names)}; there are: "
-            f"{', '.join(names)}, and your own as FILE.py:NAME"
+            f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, known)}; there are: "
+            f"{', '.join(known)}, and your own as FILE.py:NAME"
         )
     return FileMechanism(load_callable(text, OPTION), text, noise)
 
@@ -191,82 +181,6 @@ def _pair(text: str, item: str) -> tuple[str, str]:
     if not key or not equals:
         raise UsageError(f"{OPTION} {text}: {item!r} is no option; write key=value,key=value")
     return key.strip(), value.strip()
-
-
-class DefenseMechanism(Mechanism):
-    """The batch's mean gradient as a deterministic defense releases it.
-
-    Equal gradients are released as equal updates, so the releases of a pair either never coincide
-    (ε is infinite) or always do (ε is 0). ``sizes`` are empty before ``laid_out``.
-    """
-
-    deterministic: ClassVar[bool] = True
-
-    def __init__(
-        self, defense: Defense[Any], description: str, sizes: Mapping[str, int] | None = None
-    ) -> None:
-        self.defense, self.description, self.sizes = defense, description, dict(sizes or {})
-
-    @classmethod
-    def parse(cls, text: str, noise: Noise | None = None) -> Self:
-        """The mechanism of a defense's spec; it adds no noise.
-
-        Raises:
-            UsageError: a wrong spec, or a defense that is random or changes the model.
-        """
-        defense = parse_defense(text, OPTION)
-        if defense.changes_model:
-            raise UsageError(
-                f"{OPTION} {text}: {defense.name} changes the model and its training and not what "
-                "is released; audit a model that was trained with it"
-            )
-        if not defense.deterministic:
-            raise UsageError(
-                f"{OPTION} {text}: {defense.name} does not declare deterministic = True; only "
-                "deterministic defenses are mechanisms, others as FILE.py:NAME"
-            )
-        return cls(defense, text)
-
-    def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> DefenseMechanism:
-        """Lay the mechanism out for gradients made of these parameters.
-
-        Raises:
-            UsageError: the defense's ``layers`` match none of them.
-        """
-        if not any(map(self.defense.defends, sizes)):
-            raise UsageError(
-                f"{OPTION} {self.description}: no layer matches "
-                f"layers={self.defense.options.layers}; the parameters are: {listed(sizes, 20)}"
-            )
-        return DefenseMechanism(self.defense, self.description, sizes)
-
-    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
-        """Defend the batch's mean gradient, (records, elements) to (elements,).
-
-        Raises:
-            AuditError: another generator gives another release.
-        """
-        other = Generator(generator.device).manual_seed(generator.initial_seed() ^ 1)
-        release, again = (self._defended(per_sample_gradients, g) for g in (generator, other))
-        if not torch.equal(release, again):
-            raise AuditError(
-                f"{OPTION} {self.description}: {type(self.defense).__name__}"
-                f"{source_line(type(self.defense))} declares deterministic = True, and apply gives "
-                "other numbers at a second call with another generator; declare it False"
-            )
-        return release
-
-    def _defended(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
-        mean = per_sample_gradients.mean(dim=0, keepdim=True)
-        parts = torch.split(mean, list(self.sizes.values()), dim=1)
-        update = dict(zip(self.sizes, parts, strict=True))
-        chain, records = Chain((self.defense,)), len(per_sample_gradients)
-        defended = chain.apply(update, records=records, generators=lambda _i, _n: generator)
-        return torch.cat(list(defended.values()), dim=1)[0]
-
-    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
-        """The same release ``count`` times, (count, elements)."""
-        return self.release(per_sample_gradients, generator).expand(count, -1)
 
 
 class FileMechanism(Mechanism):

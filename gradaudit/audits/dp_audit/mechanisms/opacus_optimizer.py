@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class OpacusMechanism(ClippedNoise):
         self._optimizer_class: Any = library("opacus.optimizers", *asked).DPOptimizer
         self._wrapper: Any = library("opacus.grad_sample", *asked).GradSampleModule
 
-    def laid_out(self, sizes: Mapping[str, int], records: int = 1) -> OpacusMechanism:
+    def expecting(self, records: int) -> OpacusMechanism:
         """Expect batches of so many records, whatever number a batch holds."""
         other = copy(self)
         other.expected_batch_size = records

@@ -14,7 +14,6 @@ import torch
 from dp_subject import Release, clip, from_file, hypotheses
 from torch import Generator, Tensor
 
-from gradaudit.audits.dp_audit import mechanisms
 from gradaudit.audits.dp_audit.game.hypotheses import Hypotheses, ReleaseStatistics
 from gradaudit.audits.dp_audit.game.missing_noise import (
     least_noise,
@@ -23,10 +22,9 @@ from gradaudit.audits.dp_audit.game.missing_noise import (
     with_further,
 )
 from gradaudit.audits.dp_audit.game.play import Rules, TrialsResult, play
-from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.defenses.base import Defense, DefenseOptions
-from gradaudit.errors import AuditError, UsageError
+from gradaudit.errors import AuditError
 
 SEED, DELTA = 3, 1e-5
 NOISY = ClippedNoise(clip=1, sigma=1)
@@ -218,38 +216,10 @@ def test_a_mechanism_from_a_file_is_never_called_infinite(draw: Callable[[], flo
         truth = gradients.sum(0).sign()
         return -truth if draw() < math.exp(-9) else truth
 
-    assert verdict_without_trials(from_file(response), hypotheses(1.0), SEED) is None
-
-
-class Noisy(Defense[DefenseOptions]):
-    """Add noise to every element."""
-
-    name, summary, example = "noisy", "Add noise.", "noisy"
-
-    def apply(self, gradients: Tensor, *, records: int, generator: Generator) -> Tensor:
-        return gradients + torch.randn(gradients.shape, generator=generator)
-
-
-class Claimed(Noisy):
-    """The same, declared to draw no random numbers."""
-
-    deterministic = True
-
-
-def test_a_defense_is_random_unless_it_declares_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mechanisms, "parse_defense", lambda text, option: Noisy())
-    with pytest.raises(UsageError, match="noisy does not declare deterministic = True"):
-        DefenseMechanism.parse("noisy")
-
-
-def test_a_random_defense_is_not_believed_to_be_deterministic() -> None:
-    claimed = DefenseMechanism(Claimed(), "claimed", {"w.weight": 40})
-    with pytest.raises(AuditError, match=r"Claimed \(test_missing_noise.py, line \d+\) declares"):
-        verdict_without_trials(claimed, hypotheses(1.0), SEED)
+    assert verdict_without_trials(from_file(response), hypotheses(1.0)) is None
 
 
 NULL = torch.linspace(-1, 1, 10, dtype=torch.float64)
-SIGN = DefenseMechanism.parse("sign").laid_out({"w.weight": 10})
 
 
 @pytest.mark.parametrize(
@@ -260,14 +230,12 @@ SIGN = DefenseMechanism.parse("sign").laid_out({"w.weight": 10})
         (NOISY, 2 * NULL, 0.0, "the noiseless release is the same with either value"),
         (NOISY, -NULL, None, ""),
         (ClippedNoise(clip=1, sigma=0), -NULL, math.inf, "the mechanism adds no noise"),
-        (SIGN, 2 * NULL, 0.0, "deterministic, so its release is certain: it is the same"),
-        (SIGN, -NULL, math.inf, "deterministic, so its release is certain: the two values' differ"),
     ],
 )
 def test_what_a_law_decides_needs_no_trials(
     mechanism: Mechanism, alternative: Tensor, epsilon: float | None, words: str
 ) -> None:
     played = Hypotheses(NULL, alternative[None], torch.zeros(0, 10))
-    verdict = verdict_without_trials(mechanism, played, SEED)
+    verdict = verdict_without_trials(mechanism, played)
     assert (None if verdict is None else verdict.epsilon) == epsilon
     assert verdict is None or words in verdict.reason

@@ -23,7 +23,7 @@ from gradaudit.audits.dp_audit.game.sensitivity import (
     between_two_values,
     cosine_distance,
 )
-from gradaudit.audits.dp_audit.mechanisms import DefenseMechanism, Mechanism
+from gradaudit.audits.dp_audit.mechanisms import Mechanism
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy
@@ -154,14 +154,6 @@ def test_what_is_measured_and_what_is_climbed(
     assert by_judge.shape == first.shape
 
 
-def test_a_deterministic_release_is_its_own_measure() -> None:
-    sizes = sensitivity("sex").gradients.sizes
-    found = drawn_from(DefenseMechanism.parse("sign").laid_out(sizes))
-    assert found.measured_by == "the release"
-    some = torch.randn(2, 114, generator=Generator().manual_seed(0)).double()
-    assert torch.equal(found.judge(some, some[:0]), some.sign())
-
-
 def test_as_many_records_are_looked_at_as_eight_copies_of_their_gradients_fit() -> None:
     of_two = 8 * 8 * 2 * 114
     ground = sensitivity("sex")
@@ -181,8 +173,7 @@ def test_gradients_that_are_not_finite_are_refused() -> None:
 
 def test_the_elements_of_a_gradient_are_those_of_its_parameters() -> None:
     gradients = sensitivity("sex").gradients
-    assert list(gradients.sizes.values()) == [88, 8, 16, 2]
-    assert gradients.elements == 114
+    assert gradients.elements == 88 + 8 + 16 + 2
     assert gradients.batched
 
 
