@@ -252,13 +252,15 @@ def cut_of_input(view: FunctionalModel, inputs: Tensor, labels: Tensor) -> str |
         return None
     double = view.in_double_precision(inputs)
     records, targets = double.cast(inputs[:_COMPARED]), double.cast(labels[:_COMPARED])
+    found = set[bool | None]()
     try:
-        agree = [_agrees(double, records, targets, seed) for seed in range(_COMPARED)]
+        for seed in range(_COMPARED):
+            found.add(_agrees(double, records, targets, seed))
+            if True in found:
+                return None
     except RuntimeError as error:
         return f"the loss cannot be differentiated twice (torch: {one_line(error)})"
-    if False in agree and True not in agree:
-        return f"the model or its loss {_CUT.format('input')}"
-    return None
+    return f"the model or its loss {_CUT.format('input')}" if False in found else None
 
 
 def _agrees(view: FunctionalModel, records: Tensor, targets: Tensor, seed: int) -> bool | None:
@@ -285,7 +287,7 @@ def _agrees(view: FunctionalModel, records: Tensor, targets: Tensor, seed: int) 
     if total.requires_grad:
         (tangent,) = torch.autograd.grad(total, point, materialize_grads=True)
         slope = (tangent * direction).sum()
-    verdicts = []
+    agree = None
     for step in _STEPS[view.dtype]:
         ahead, behind = (
             weighted_sum(start + s * direction, connected=False) for s in (step, -step)
@@ -295,24 +297,29 @@ def _agrees(view: FunctionalModel, records: Tensor, targets: Tensor, seed: int) 
         largest = max(difference.abs(), slope.abs())
         if largest > rounding:
             apart = (difference - slope).abs()
-            verdicts.append(bool(apart <= _TOLERANCES[view.dtype] * largest + rounding))
-    return any(verdicts) if verdicts else None
+            agree = bool(apart <= _TOLERANCES[view.dtype] * largest + rounding)
+            if agree:
+                break
+    return agree
 
 
 def _is_cut(way: Differentiation, batch: Batch, by: Variable) -> bool:
     agree: set[Any] = set()
     differ: set[Any] = set()
     for index in range(len(batch.records)):
-        for part, verdicts in _verdicts(way, batch.part(slice(index, index + 1)), by).items():
-            if any(verdicts):
-                agree.add(part)
-            elif len(verdicts) > 1:
-                differ.add(part)
+        every = _verdicts(way, batch.part(slice(index, index + 1)), by)
+        agree |= {part for part, verdicts in every.items() if any(verdicts)}
+        differ |= {part for part, verdicts in every.items() if len(verdicts) > 1}
+        if every.keys() <= agree:
+            return False
     return bool(differ - agree)
 
 
 def _verdicts(way: Differentiation, one: Batch, by: Variable) -> dict[Any, list[bool]]:
-    """Whether tangents of one record equal differences, by part, for every step that shows it."""
+    """Whether tangents of one record equal differences, by part, for every step that shows it.
+
+    Further steps are not looked at once each part's tangent equals a difference.
+    """
     variable, dtype = one.variable(by), one.trace.view.dtype
     size = torch.where(variable == 0, 1, variable.abs())
     generator = torch.Generator().manual_seed(one.indices.start)
@@ -324,16 +331,18 @@ def _verdicts(way: Differentiation, one: Batch, by: Variable) -> dict[Any, list[
     gradients, tangents = way.gradients(one), _parts(way.moved(one, direction, by))
     lengths = {part: gradient.abs().max() for part, gradient in _parts(gradients).items()}
     still = {("seen", site) for site, delta in enumerate(gradients.deltas) if not delta.any()}
-    verdicts: dict[Any, list[bool]] = {part: [] for part in tangents if part not in still}
+    verdicts: dict[Any, list[bool]] = {part: [] for part in tangents}
     for step in _STEPS[dtype]:
         differences = _parts(_difference(way, one, direction[0], step, by))
-        for part, of_part in verdicts.items():
+        for part in verdicts.keys() - still:
             difference, tangent = differences[part], tangents[part][:, 0]
             largest = max(difference.abs().max(), tangent.abs().max())
             rounding = _ROUNDINGS * torch.finfo(dtype).eps / step * lengths[part]
             if largest > rounding:
                 apart = (difference - tangent).abs().max()
-                of_part.append(bool(apart <= _TOLERANCES[dtype] * largest + rounding))
+                verdicts[part].append(bool(apart <= _TOLERANCES[dtype] * largest + rounding))
+        if all(any(of_part) for of_part in verdicts.values()):
+            break
     return verdicts
 
 

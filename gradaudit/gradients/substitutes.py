@@ -45,6 +45,9 @@ _held: WeakKeyDictionary[nn.Module, tuple[tuple[str, str], ...]] = WeakKeyDictio
 """Where submodules hold the function, or tensors that a call computes anew, by model."""
 
 Names = MutableMapping[str, Any]
+_looked_at: dict[str, object] = {}
+_places: list[tuple[Names, str]] = []
+"""Where Python's modules that were looked at hold the function."""
 OBSERVING = "observer_enabled"
 """The buffer of a fake quantisation that says whether its ranges follow what comes in."""
 _BAG = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode")
@@ -91,15 +94,16 @@ def without_recomputation(model: nn.Module) -> Iterator[None]:
 
 @cache
 def _in_python(modules: int) -> tuple[tuple[Names, str], ...]:
-    """Where modules of Python hold the function; looked up again when there are more of them."""
+    """Where modules of Python hold the function; of more modules, the new ones are looked at."""
     del modules
-    return tuple(
-        (names, name)
-        for module in list(sys.modules.values())
-        if isinstance(names := getattr(module, "__dict__", None), dict) and names is not globals()
-        for name, value in list(names.items())
-        if value is checkpoint
-    )
+    for path, module in list(sys.modules.items()):
+        if _looked_at.get(path) is not module:
+            _looked_at[path] = module
+            names = getattr(module, "__dict__", None)
+            if isinstance(names, dict) and names is not globals():
+                held = [name for name, value in list(names.items()) if value is checkpoint]
+                _places.extend((names, name) for name in held)
+    return tuple(_places)
 
 
 def _in_submodules(model: nn.Module) -> Iterator[tuple[Names, str]]:
