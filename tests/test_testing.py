@@ -126,6 +126,23 @@ AUDIT = '''
             for layer in subject.layers:
                 yield Measurement(audit="mine", metric="count", layer=layer.name, value={})
 '''
+ENDLESS = '''
+    import numpy as np
+    from gradaudit.families.base import Family, Fitted
+
+    class Member(Fitted):
+        def log_probabilities(self, features):
+            with np.errstate(divide="ignore"):
+                return {}
+
+    class Mine(Family):
+        """One class."""
+        name = "mine"
+        summary = "One class."
+
+        def train(self, training, generator):
+            return Member()
+'''
 ATTACK = '''
     import torch
     from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction
@@ -255,7 +272,8 @@ def test_what_a_part_fails_to_declare_is_named(
     [
         (False, "1", None),
         (True, "len(subject.defenses)", None),
-        (True, "1", "applies_defenses is True, and rows are the same behind --defense dp:"),
+        (True, "1", "applies_defenses is True, and rows are the same behind each --defense of dp:"),
+        (True, "float(any(d.name == 'prune' for d in subject.defenses))", None),
         (False, "len(subject.defenses)", "declare applies_defenses = True"),
     ],
 )
@@ -371,3 +389,24 @@ def part_of(folder: Path, source: str) -> Any:
     (folder / "mine.py").write_text(dedent(source))
     name = "mine" if "def mine" in source else "Mine"
     return load_callable(f"{folder}/mine.py:{name}", "part")
+
+
+def test_an_interval_that_excludes_its_value_is_a_breach(tmp_path: Path) -> None:
+    given = AUDIT.format(False, "0.5, interval=(0.6, 0.9), confidence=0.95")
+    with pytest.raises(AssertionError, match=r"the interval of count .* excludes its value 0\.5"):
+        check_part(part_of(tmp_path, given))
+
+
+@pytest.mark.parametrize(
+    ("result", "fault"),
+    [
+        ("np.full((len(features), 2), -1.0)", r"log-probabilities are \(7, 2\), not \(rows"),
+        ("np.log(np.eye(3)[np.zeros(len(features), int)])", "infinite or NaN; give no class"),
+    ],
+)
+def test_a_family_is_told_its_shape_and_its_infinities_apart(
+    tmp_path: Path, result: str, fault: str
+) -> None:
+    member = part_of(tmp_path, ENDLESS.format(result))
+    with pytest.raises(AssertionError, match=fault):
+        check_part(member)

@@ -21,9 +21,11 @@ def breaches(
 
     Rows are of the audit and of metrics that it declares, of the whole model or of a layer that is
     looked at, and no two share a key. A metric of which one layer has a headline has one for every
-    layer, measured or with a reason; an audit with metrics of layers speaks of every layer.
+    layer, measured or with a reason; an audit with metrics of layers speaks of every layer. An
+    interval holds its value.
     """
-    return [*_misnamed(audit, rows), *_misplaced(audit, rows, layers), *_repeated(rows)]
+    breaches = [*_misnamed(audit, rows), *_misplaced(audit, rows, layers), *_repeated(rows)]
+    return [*breaches, *_outside(rows)]
 
 
 def _misnamed(audit: type[Audit[Any]], rows: Sequence[Measurement]) -> Iterator[str]:
@@ -56,6 +58,16 @@ def _misplaced(
     mute = [name for name in layers if name not in spoken_of]
     if mute and not headlines and any(metric.per_layer for metric in audit.metrics):
         yield f"no row at all for {_named(mute)}"
+
+
+def _outside(rows: Sequence[Measurement]) -> Iterator[str]:
+    for row in rows:
+        if row.number is not None and row.interval is not None and not row.infinite:
+            low, high = row.interval
+            if not low <= row.number <= high:
+                where = _named([row.layer or "the whole model"])
+                yield f"the interval of {row.metric} for {where} excludes its value {row.number:g}"
+                return
 
 
 def _repeated(rows: Sequence[Measurement]) -> Iterator[str]:

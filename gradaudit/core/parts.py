@@ -24,6 +24,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from gradaudit.core.specs import suggest
 from gradaudit.errors import PartWarning, UsageError, foreign, one_line
 
 P = TypeVar("P")
@@ -127,6 +128,15 @@ def _loaded(package: str, besides: Collection[str] = ()) -> Iterator[tuple[Entry
 
 def _of_group(package: str) -> Any:
     return _entry_points(tuple(sys.path)).select(group=_GROUPS.get(package, package))
+
+
+def name_unknown_groups(packages: Collection[str]) -> None:
+    """Warn of entry point groups ``gradaudit.…`` that are of none of these packages."""
+    known = sorted(_GROUPS.get(package, package) for package in packages)
+    for group in sorted(_entry_points(tuple(sys.path)).groups):
+        if group.startswith("gradaudit.") and group not in known:
+            what = f"entry point group {group!r} is of no kind of part{suggest(group, known)}"
+            _leave_out(what, f"the groups are: {', '.join(known)}")
 
 
 @cache

@@ -23,8 +23,9 @@ Mode = Literal["eval", "train"]
 class Layer:
     """A layer: a module with trainable parameters of its own, named as in ``named_modules``.
 
-    ``parameter_names`` are the (qualified) parameters that make up its gradient G_l, and
-    ``parameters`` is the number of elements in them.
+    ``parameter_names`` are the (qualified) parameters that make up its gradient G_l: the weight
+    alone, or where there is no ``.weight`` all parameters but biases; with ``--with-bias`` biases
+    too. ``parameters`` is the number of elements in them.
     """
 
     name: str

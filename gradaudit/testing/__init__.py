@@ -29,6 +29,8 @@ from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records, fingerprint
 from gradaudit.defenses import Defense
 from gradaudit.defenses.dp import DpNoise
+from gradaudit.defenses.prune import Prune
+from gradaudit.defenses.sign import Sign
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, foreign, one_line
 from gradaudit.families import Family
 from gradaudit.federation.algorithms import Algorithm
@@ -43,7 +45,8 @@ _TRIED_ON_NOTHING = "does not apply to what it was tried on, so give it a target
 _DRAWS = 400
 _AS_MECHANISM = "tried as a mechanism(per_sample_gradients, generator): "
 _QUESTIONS = get_args(Question)
-_STRONG = DpNoise(clip=0.01, sigma=1.0)
+_STRONG: tuple[Defense[Any], ...] = (DpNoise(clip=0.01, sigma=1.0), Prune(share=0.9), Sign())
+"""Defenses of which one at least moves any number that is of shared updates."""
 _FAR = 7.0
 """Standard errors by which moments of single and batched releases may differ."""
 
@@ -264,20 +267,25 @@ def _audit(part: type[Audit[Any]], target: AuditTarget, options: Options) -> Ite
     if rows != again:
         yield part.run, "run gives other rows with the same seed"
         return
-    try:
-        behind = [*part(**options).run(replace(subject, defenses=(_STRONG,)), Silent())]
-    except NotApplicable:
-        return
-    same = [(r.key, r.value) for r in behind] == [(r.key, r.value) for r in rows]
-    if part.applies_defenses and same:
+    moving = None
+    for defense in _STRONG:
+        try:
+            behind = [*part(**options).run(replace(subject, defenses=(defense,)), Silent())]
+        except NotApplicable:
+            return
+        if [(r.key, r.value) for r in behind] != [(r.key, r.value) for r in rows]:
+            moving = defense
+            break
+    if part.applies_defenses and moving is None:
+        names = ", ".join(map(str, _STRONG))
         yield (
             part.run,
-            f"applies_defenses is True, and rows are the same behind --defense {_STRONG}",
+            f"applies_defenses is True, and rows are the same behind each --defense of {names}",
         )
-    elif not part.applies_defenses and not same:
+    elif not part.applies_defenses and moving is not None:
         yield (
             part.run,
-            f"rows are others behind --defense {_STRONG}; declare applies_defenses = True",
+            f"rows are others behind --defense {moving}; declare applies_defenses = True",
         )
 
 
@@ -293,10 +301,12 @@ def _family(part: type[Family], target: AuditTarget, options: Options) -> Iterat
     first = scores()
     if not np.array_equal(given, features):
         yield part.train, "train changes the features that it is given; work on a copy"
-    if first.shape != (7, 3) or not np.isfinite(first).all():
+    if first.shape != (7, 3):
+        yield part.train, f"log-probabilities are {first.shape}, not (rows, classes) of (7, 3)"
+    elif not np.isfinite(first).all():
         yield (
             part.train,
-            f"log-probabilities are {first.shape}, not finite (rows, classes) of (7, 3)",
+            "a log-probability is infinite or NaN; give no class the probability 0",
         )
     elif not np.allclose(np.exp(first).sum(axis=1), 1, atol=1e-6):
         yield part.train, "probabilities of a row do not sum to 1"

@@ -16,6 +16,7 @@ from gradaudit.audits.dp_audit.mechanisms import mechanisms
 from gradaudit.core.parts import (
     discover,
     forms,
+    name_unknown_groups,
     offered,
     parsed,
     part_named,
@@ -212,3 +213,17 @@ def test_one_thread_at_a_time_parses(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(parsed, "abcdefgh")) == [*"abcdefgh"]
     assert max(together) == 1
+
+
+def test_a_group_of_no_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = ("gradaudit.audit", "gradaudit.dp.mechanisms", "other.audit")
+    entries = EntryPoints(EntryPoint("x", "x:X", group) for group in groups)
+    monkeypatch.setattr(gradaudit.core.parts, "_entry_points", lambda _: entries)
+    with pytest.warns(PartWarning) as caught:
+        name_unknown_groups({"gradaudit.audits", "gradaudit.audits.dp_audit.mechanisms"})
+    (warning,) = caught
+    assert str(warning.message) == (
+        "entry point group 'gradaudit.audit' is of no kind of part (did you mean "
+        "'gradaudit.audits'?), and is left out; the groups are: gradaudit.audits, "
+        "gradaudit.dp.mechanisms"
+    )

@@ -20,7 +20,7 @@ from gradaudit.audits.explaining import PARTS
 from gradaudit.audits.explaining import explain as explained
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
-from gradaudit.core.parts import summaries
+from gradaudit.core.parts import name_unknown_groups, summaries
 from gradaudit.core.specs import pick
 from gradaudit.deployment import Deployment
 from gradaudit.formats import formats
@@ -103,6 +103,8 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 
+_GROUPS = {"gradaudit.audits", "gradaudit.attacks.reading", "gradaudit.formats", *PARTS.values()}
+"""Packages whose parts entry points may name."""
 ALIASES = {"methods": "reconstructions"}
 
 
@@ -123,6 +125,7 @@ def list_parts(
     gradaudit list
     gradaudit list defenses
     """
+    name_unknown_groups(_GROUPS)
     chosen = [ALIASES.get(kind, kind)] if kind else list(KINDS)
     by_kind = {name: pick(name, KINDS, f"list {kind}", "kind")() for name in chosen}
     if shape == "json":
