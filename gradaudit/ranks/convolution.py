@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor
 
 from gradaudit.errors import NotApplicable
-from gradaudit.ranks.bound import confirmed, rank_bound
+from gradaudit.ranks.bound import rank_bound
 from gradaudit.ranks.linear_system import (
     MOST_ELEMENTS,
     ConvolutionSystem,
@@ -16,8 +16,8 @@ from gradaudit.ranks.linear_system import (
 )
 from gradaudit.ranks.observe import Geometry
 
-Method = Literal["auto", "dense", "structured", "generic"]
-Evidence = Literal["exact", "dense", "structured", "generic", "bound"]
+Method = Literal["auto", "dense", "structured"]
+Evidence = Literal["exact", "dense", "structured", "bound"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class GroupRank:
     """Rank of U of one group, or the interval it lies in.
 
     Attributes:
-        low: the rank is not smaller (for ``generic``, for almost all such weights).
+        low: the rank is not smaller.
         high: the rank is not larger.
         method: ``exact``, a theorem; ``structured``, UᵀU or the part of it that repeats has so many
-            eigenvalues above rounding; ``dense``, singular values of U; ``generic``, almost all
-            weights with the same zeros and ties reach ``high``; ``bound``, no more is known.
+            eigenvalues above rounding; ``dense``, singular values of U; ``bound``, no more is
+            known.
         bound: the upper bound by theorem.
         touched: inputs that are read at all.
         filters: what decided the rank of the filters.
@@ -122,8 +122,6 @@ def _group_rank(
     by_theorem = _closed_form(system)
     if by_theorem is not None:
         return known(by_theorem, "exact")
-    if method == "generic" and confirmed(filters, system, bound):
-        return known(bound, "generic")
     if _channels_determined(system):
         return known(touched, "structured")
     gram_flops = system.gram_flops(bound)
@@ -136,8 +134,6 @@ def _group_rank(
         return known(bound, "structured")
     if fits:
         return dense()
-    if method != "structured" and not formed and confirmed(filters, system, bound):
-        return known(bound, "generic")
     return known(bound, "bound", least)
 
 

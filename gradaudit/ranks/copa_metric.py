@@ -24,7 +24,6 @@ _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
     "structured": "as many eigenvalues of UᵀU, or of the part that repeats, are above rounding",
     "dense": "singular values of U, rows orthonormalised",
-    "generic": "upper bound, reached by almost all weights with the same zeros and ties",
     "bound": "upper bound only: U is too large to be formed",
 }
 """What the evidence of each method means, the strongest first."""

@@ -11,11 +11,10 @@ from gradaudit.audits.presets import SAMPLED_LAYERS
 class CopaOptions(AuditOptions):
     """Options of the rank deficiency audit."""
 
-    method: Literal["auto", "dense", "structured", "generic"] = Field(
+    method: Literal["auto", "dense", "structured"] = Field(
         "auto",
         description="Method that computes the rank: auto (whichever suits the layer), dense "
-        "(singular values of U), structured (theorems and eigenvalues of UᵀU) or generic (the "
-        "upper bound where the zeros and ties of the weights allow it, elsewhere as auto).",
+        "(singular values of U) or structured (theorems and eigenvalues of UᵀU).",
     )
     records: int = Field(
         2,
@@ -40,10 +39,9 @@ class CopaMetric(Audit[CopaOptions]):
     of d convolutions by how early they are. Biases only shift v. Rows of U are taken at equal
     length, so that a small gradient counts as much as a large one.
 
-    Where U is too large to be formed, the rank is an upper bound: ``generic`` where almost all
-    weights with the same zeros and ties reach it, else ``bound``, and the interval begins at what
-    is certain. The value is then the end that claims less privacy (the larger rank, the smaller
-    deficit). Without an interval all records have that one rank.
+    Where U is too large to be formed, the rank is an upper bound, named ``bound``, and the interval
+    begins at what is certain. The value is then the end that claims less privacy (the larger rank,
+    the smaller deficit). Without an interval all records have that one rank.
 
     Source: C. Chen and N. D. F. Campbell, "Understanding training-data leakage from gradients in
     neural networks for image classification" (2021), equation 4 and definition 2.1.
