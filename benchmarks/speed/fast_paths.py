@@ -1,15 +1,13 @@
 """What every fast path saves: processor time without it over the time with it, in one run.
 
     python -m benchmarks.speed.fast_paths [--rounds 5] [--restarts 8]
-        [--only search,folded,gram,rank_two,tables]
+        [--only folded,gram,rank_two,tables]
 
 Both ways take turns on one thread and give the same numbers to rounding (the tests hold that); the
 median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
 than a twentieth should go. ``per_sample_speed.py`` has the factors of per-sample gradients.
 
-``search`` runs two outer steps of DLG from several starts by our L-BFGS in mixed precision, all
-that it sets up included, and by the released code's loop: ``torch.optim.LBFGS`` on one restart
-after the other in double precision. ``folded`` evaluates several restarts of one record folded into
+``folded`` evaluates several restarts of one record folded into
 one batch, beside one after the other and ``vmap``, recorded where that pays. With eight restarts,
 in ms (one after the other, vmap, folded): DLG 43, 13, 11 and in float64 36, 16, 17; three residual
 blocks 185, 90, 91; ResNet-18 1,201, 1,062, 267.
@@ -21,31 +19,28 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness import Work, arguments, heading, in_turn, line, seen_of
 from benchmarks.nets import resnet18, small_residual
 from gradaudit import zoo
-from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
-from gradaudit.attacks.reconstruction.matching import blocks
+from gradaudit.attacks.reconstruction.matching import evaluator
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Evaluation, Objective
-from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.audits.sensitivity import jacobian
 from gradaudit.audits.sensitivity.jacobian import Jacobians
 from gradaudit.data.records import Records
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian_norms import NORMS, exact_norms, norms_of, rank_two_norms
+from gradaudit.gradients.jacobian_norms import exact_norms, norms_of, rank_two_norms
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 
-SHAPE, OUTER = (3, 32, 32), 2
+SHAPE = (3, 32, 32)
 Compared = Iterator[tuple[str, Work, Work]]
 """A path's title, and the work without it and with it."""
 
@@ -65,45 +60,12 @@ def inverted(model: nn.Module) -> Objective:
     return Objective(view, Targets.of(view, view.labels), "cosine", 1e-4)
 
 
-def by_optimiser(model: nn.Module, objective: Objective, start: Tensor) -> None:
-    """L-BFGS of torch on every restart in turn, with the evaluation of the released code."""
-    shared, weights = list(objective.view.update.values()), list(model.parameters())
-    length = sum(part.square().sum() for part in shared)
-    for begin in start:
-        point = begin.clone().requires_grad_()
-        optimiser = torch.optim.LBFGS([point], lr=1, line_search_fn="strong_wolfe")
-
-        def closure(point: Tensor = point) -> float:
-            records = point[: objective.view.elements].view(1, *SHAPE)
-            target = point[objective.view.elements :].softmax(dim=0)[None]
-            loss = (target * -F.log_softmax(model(records), dim=1)).sum(dim=1).mean()
-            found = torch.autograd.grad(loss, weights, create_graph=True)
-            gaps = ((a - b).square().sum() for a, b in zip(found, shared, strict=True))
-            gap = sum(gaps, torch.zeros(())) / length
-            (point.grad,) = torch.autograd.grad(gap, point)
-            return float(gap.detach())
-
-        for _ in range(OUTER):
-            optimiser.step(closure)  # type: ignore[no-untyped-call]
-
-
-def search(restarts: int) -> Compared:
-    model, objective = leaking(torch.float64)
-    points = torch.randn(restarts, objective.unknowns, dtype=torch.float64)
-    options = MatchingOptions(iterations=OUTER, precision="mixed")
-
-    def ours() -> object:
-        return DeepLeakage(options).search(objective).minimised(points, 1, lambda units: None)
-
-    yield f"DLG, {restarts} restarts", partial(by_optimiser, model, objective, points), ours
-
-
 def repeated(evaluate: Evaluation, points: Tensor, times: int = 10) -> Work:
     return lambda: [evaluate(points) for _ in range(times)]
 
 
 def alone_by(objective: Objective) -> Evaluation:
-    return lambda points: blocks._alone(objective, points)
+    return lambda points: evaluator._alone(objective, points)
 
 
 def folding(restarts: int) -> Compared:
@@ -119,7 +81,7 @@ def folding(restarts: int) -> Compared:
         assert foldable(objective, of_one), name
         points = objective.trial_points(restarts)
         alone = of_one
-        mapped, together = blocks._mapped(objective), folded(objective)
+        mapped, together = evaluator._mapped(objective), folded(objective)
 
         def in_order(points: Tensor = points, alone: Evaluation = alone) -> object:
             return [alone(point[None]) for point in points]
@@ -156,10 +118,10 @@ def rank_two(restarts: int) -> Compared:
         def formed(parts: tuple[Tensor, Tensor, Tensor, Tensor] = parts) -> object:
             a, d, a_dot, d_dot = parts
             matrices = d[:, None, :, None] * a_dot[:, :, None] + d_dot[..., None] * a[:, None, None]
-            return norms_of(matrices, NORMS)
+            return norms_of(matrices, ["f"])
 
-        fast = partial(rank_two_norms, *parts, NORMS)
-        yield f"all norms, {inputs} → {outputs}, 16 directions", formed, fast
+        fast = partial(rank_two_norms, *parts, ["f"])
+        yield f"F norms, {inputs} → {outputs}, 16 directions", formed, fast
 
 
 def tables(restarts: int) -> Compared:
@@ -188,7 +150,7 @@ def tables(restarts: int) -> Compared:
 
 
 PATHS = {
-    **{each.__name__: each for each in (search, gram, rank_two, tables)},
+    **{each.__name__: each for each in (gram, rank_two, tables)},
     "folded": folding,
 }
 

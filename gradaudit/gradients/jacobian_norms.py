@@ -6,20 +6,9 @@ or Gaussian probes.
 
 Norms of matrices of rank two, ȧ δᵀ + a δ̇ᵀ: the tangents of a gradient a δᵀ.
 
-A fully connected layer's gradient for one record has rank one, and its weight may have tens of
-millions of elements. None of the norms needs them all:
-
-- F, exactly: with ȧ = α a + ȧ⊥, ‖ȧ δᵀ + a δ̇ᵀ‖² = ‖a‖² ‖δ̇ + α δ‖² + ‖ȧ⊥‖² ‖δ‖².
-- The sum of absolute entries, exactly: entry (j, i) is u_i · v_j with u_i = (δ̇_i, δ_i) and
-  v_j = (a_j, ȧ_j). Turned into one half-plane and sorted by angle, the v_j before the normal of
-  u_i have products of one sign and those after it of the other, so Σ_j |u_i · v_j| takes two
-  prefix sums: O((in + out) log in) for a sum of in · out terms.
-- The largest entry, exactly: only pairs (direction, i) whose bound |δ̇_i| max|a| + |δ_i| max|ȧ|
-  exceeds the largest entry found so far are looked at.
-
-All three norms of 4096 → 512 take an 18th of the time that forming them does, of 400 → 120 half
-(benchmarks/speed/fast_paths.py, one thread). Smaller matrices are formed instead, blocks of
-directions at a time.
+A fully connected layer's gradient for one record has rank one. F needs no matrix: with ȧ = α a +
+ȧ⊥, ‖ȧ δᵀ + a δ̇ᵀ‖² = ‖a‖² ‖δ̇ + α δ‖² + ‖ȧ⊥‖² ‖δ‖². For the other norms matrices are formed, blocks
+of directions and rows at a time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -36,9 +25,7 @@ Norm = Literal["f", "1", "inf"]
 Norms = dict[Norm, Tensor]
 """F squared and sums of each direction, (records, directions); the largest of all, (records, 1)."""
 NORMS: tuple[Norm, ...] = ("f", "1", "inf")
-_FORMED_UP_TO = 1 << 16
 _BLOCK = 1 << 19
-_PAIRS = 256
 
 
 def norms_of(tangents: Tensor, wanted: Collection[Norm]) -> Norms:
@@ -181,18 +168,24 @@ def rank_two_norms(
         a_dot = a.new_zeros(1, d_dot.shape[1], a.shape[1])
     parts = a, d, a_dot.expand(len(a), -1, -1), d_dot
     norms: Norms = {"f": squares(*parts)} if "f" in wanted else {}
-    entries = [norm for norm in wanted if norm != "f"]
-    if entries and a.shape[1] * d.shape[1] <= _FORMED_UP_TO:
-        records = [
-            side_by_side([norms_of(block, entries) for block in _formed(*part)])
-            for part in zip(*parts, strict=True)
-        ]
-        return norms | one_after_the_other(records)
-    if "1" in wanted:
-        norms["1"] = absolute_sums(*parts)
-    if "inf" in wanted:
-        norms["inf"] = torch.stack([_largest(*part) for part in zip(*parts, strict=True)])
+    if entries := [norm for norm in wanted if norm != "f"]:
+        records = [_of_entries(*part, entries) for part in zip(*parts, strict=True)]
+        norms |= one_after_the_other(records)
     return norms
+
+
+def _of_entries(
+    a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor, wanted: Collection[Norm]
+) -> Norms:
+    """Norms of one record's tangents, formed some directions and rows at a time."""
+    rows = max(1, _BLOCK // len(a))
+    size = max(1, _BLOCK // (len(a) * min(rows, len(d))))
+    chunks = []
+    for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True):
+        blocks = zip(torch.split(d, rows), torch.split(y, rows, dim=1), strict=True)
+        formed = ((u[:, None] * x[:, None]).addcmul_(a, v[:, :, None])[None] for u, v in blocks)
+        chunks.append(joined(norms_of(block, wanted) for block in formed))
+    return side_by_side(chunks)
 
 
 def squares(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
@@ -201,46 +194,3 @@ def squares(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
     alpha = torch.where(size > 0, torch.einsum("rni,ri->rn", a_dot, a) / size, 0)[:, :, None]
     across = (a_dot - alpha * a[:, None]).square().sum(2) * (d * d).sum(1)[:, None]
     return across + (d_dot + alpha * d[:, None]).square().sum(2) * size
-
-
-def absolute_sums(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
-    """Sums of absolute entries, (records, directions), by sorting directions in the plane."""
-    largest, moved = a.abs().amax(1)[:, None], a_dot.abs().amax(2)
-    scale = torch.where((largest > 0) & (moved > 0), largest / moved, 1)[:, :, None]
-    points = torch.stack([a[:, None].expand_as(a_dot), a_dot * scale], dim=-1)
-    queries = torch.stack([d_dot, (d[:, None] / scale).expand_as(d_dot)], dim=-1)
-    angles, points = _upper_half(points)
-    angles, order = angles.sort(dim=2)
-    sums = points.gather(2, order[..., None].expand_as(points)).cumsum(2)
-    before = torch.cat([torch.zeros_like(sums[:, :, :1]), sums], dim=2)
-    normals, _ = _upper_half(torch.stack([queries[..., 1], -queries[..., 0]], dim=-1))
-    place = torch.searchsorted(angles, normals)[..., None].expand_as(queries)
-    signed = 2 * before.gather(2, place) - sums[:, :, -1:]
-    return (queries * signed).sum(3).abs().sum(2)
-
-
-def _upper_half(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Angles in [0, π) of plane vectors (…, 2) up to their sign, and the vectors so turned."""
-    below = (vectors[..., 1] < 0) | ((vectors[..., 1] == 0) & (vectors[..., 0] < 0))
-    turned = torch.where(below[..., None], -vectors, vectors)
-    return torch.atan2(turned[..., 1], turned[..., 0]), turned
-
-
-def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Iterator[Tensor]:
-    """Form one record's tangents (1, directions, out, in), blocks of directions at a time."""
-    size = max(1, _BLOCK // (len(a) * len(d)))
-    for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True):
-        yield (d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None]
-
-
-def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
-    """Find one record's largest entry over all directions, (1,)."""
-    bounds = d_dot.abs() * a.abs().amax() + d.abs() * a_dot.abs().amax(1, keepdim=True)
-    best = bounds.new_zeros(1)
-    for pairs in torch.split(bounds.flatten().argsort(descending=True), _PAIRS):
-        n, i = pairs // len(d), pairs % len(d)
-        if bounds[n[0], i[0]] <= best:
-            break
-        entries = d_dot[n, i, None] * a + d[i, None] * a_dot[n]
-        best = torch.maximum(best, entries.abs().amax())
-    return best
