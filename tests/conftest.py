@@ -39,7 +39,6 @@ PROCESSES = (
 """Files whose tests start processes: commands, workers, clusters, simulators, browsers."""
 
 SLOW = (
-    "attacks/reconstruction/test_blocks.py",
     "audits/attack_inference/test_attack_inference.py",
     "audits/attack_labels/test_attack_labels_tracing.py",
     "audits/attack_record/test_attack_record_presence.py",

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 
-from gradaudit.attacks.reconstruction.matching import blocks
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
 from gradaudit.gradients.memory import _tensors
@@ -222,7 +221,6 @@ def main() -> None:
     cases = json.load(sys.stdin)
     chosen = [SubjectSettings(**case["subject"], device="cpu") for case in cases]
     work = [(case["audit"], case["options"]) for case in cases]
-    blocks._WIDE = blocks._LONG = 0  # for mixed precision, which is for longer work than here
     plug_in()  # before torch starts its threads, one a device
     here = [
         None if case["only_there"] else rows_of(open_subject(s), *each)

@@ -19,7 +19,6 @@ to a fifth and a third.
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -33,8 +32,8 @@ from gradaudit.attacks.reconstruction.base import AttackerView, Execution
 from gradaudit.attacks.reconstruction.closeness import assigned
 from gradaudit.attacks.reconstruction.gradient_matching import InvertingGradients
 from gradaudit.attacks.reconstruction.matching.batch_norms import batch_statistics
-from gradaudit.attacks.reconstruction.matching.blocks import Blocks
-from gradaudit.attacks.reconstruction.matching.objectives import Objective
+from gradaudit.attacks.reconstruction.matching.evaluator import Evaluator
+from gradaudit.attacks.reconstruction.matching.objectives import Minimum, Objective
 from gradaudit.attacks.reconstruction.matching.restarts import StepSize, descend
 from gradaudit.core.statistics.intervals import student
 from gradaudit.data.records import Records
@@ -57,11 +56,14 @@ class Falling(StepSize):
 class Peer(InvertingGradients):
     """Inverting gradients with the steps of its paper, as other tools take them."""
 
-    def search(self, objective: Objective) -> Blocks:
-        """The search with another rate."""
+    def minimum(
+        self, objective: Objective, points: Tensor, advance: Callable[[int], None]
+    ) -> Minimum:
+        """The minimum with another rate."""
         pace, steps = Falling(self.options.rate, signed=True), self.options.iterations
-        descent = partial(descend, iterations=steps, pace=pace, project=objective.inside)
-        return replace(super().search(objective), descent=descent)
+        return descend(
+            Evaluator(objective), points, steps, pace, project=objective.inside, advance=advance
+        )
 
 
 def attack_of(name: str, steps: int, rounds: int, weight: float) -> InvertingGradients:

@@ -277,16 +277,14 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Execution:
-    """The execution of an attack: its seed, worker processes and progress.
+    """The execution of an attack: its seed and progress.
 
     Attributes:
         seed: of all random numbers.
-        workers: processes that restarts may be shared out among; no number depends on them.
         progress: shows how far the work is.
     """
 
     seed: Seed = 0
-    workers: int = 1
     progress: Progress = field(default_factory=Silent)
 
     def generator(self) -> torch.Generator:
@@ -339,7 +337,6 @@ class Reconstruction(ABC, Generic[O]):
         labels: Tensor | None = None,
         seed: int = 0,
         progress: Progress | None = None,
-        jobs: int = 1,
     ) -> Candidates:
         """Reconstruct the records behind an update: the one signature of every attack.
 
@@ -352,14 +349,13 @@ class Reconstruction(ABC, Generic[O]):
             labels: (k, …) the labels, where the attacker knows them.
             seed: of all starting points.
             progress: who is told how far the work is.
-            jobs: worker processes that restarts are shared out among.
 
         Raises:
             NotApplicable: the attack says nothing about this model or update.
             UsageError: the update does not fit the model.
         """
         view = target.view(update, batch=batch, labels=labels)
-        return self.checked(self.run(view, Execution(seed, jobs, progress or Silent())), view)
+        return self.checked(self.run(view, Execution(seed, progress or Silent())), view)
 
     @abstractmethod
     def run(self, view: AttackerView, execution: Execution) -> Candidates:
@@ -367,7 +363,7 @@ class Reconstruction(ABC, Generic[O]):
 
         Args:
             view: everything that the attacker has; the truth is not in it.
-            execution: seed, workers and progress.
+            execution: seed and progress.
 
         Raises:
             NotApplicable: the attack says nothing about this model or update; the message says
@@ -394,11 +390,6 @@ class Reconstruction(ABC, Generic[O]):
     def steps(self) -> float:
         """About how many gradient passes over the batch ``run`` costs; for ``--dry-run``."""
         return float(self.starts)
-
-    @property
-    def blocks(self) -> int:
-        """Parts of the restarts that ``run`` can share out among worker processes."""
-        return 1
 
     def calls(self) -> float:
         """About how many passes wait for one another, each with the model's overhead."""

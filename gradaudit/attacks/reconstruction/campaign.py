@@ -67,6 +67,7 @@ class Campaign:
         execution: with the seed of all batches.
         drawn: the records of each batch, the truth.
         threat: how other records would become an update that is seen.
+        workers: processes that batches may be shared out among; no number depends on them.
     """
 
     observed: Sequence[AttackedBatch]
@@ -75,6 +76,7 @@ class Campaign:
     execution: Execution = field(default_factory=Execution)
     drawn: tuple[Records, ...] = ()
     threat: ThreatModel | None = None
+    workers: int = 1
 
     @classmethod
     def prepare(
@@ -100,8 +102,9 @@ class Campaign:
             )
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
-        execution = Execution(subject.seed, subject.jobs, progress)
-        return cls(observed, scored, facts, execution, tuple(batches), threat)
+        execution = Execution(subject.seed, progress)
+        drawn = tuple(batches)
+        return cls(observed, scored, facts, execution, drawn, threat, subject.jobs)
 
     def first(self, count: int) -> Self:
         """Return the campaign of the first updates alone."""
@@ -115,33 +118,29 @@ class Campaign:
         """Records behind an update."""
         return self.observed[0].view.batch
 
-    def outcomes(self, task: Task[T], title: str, blocks: int = 1) -> list[T]:
+    def outcomes(self, task: Task[T], title: str) -> list[T]:
         """A task's results for every batch, in order.
 
-        The batches are shared out among workers where that keeps as many of them busy as sharing
-        out the blocks of restarts of one batch after the other would, and never on a GPU. The
-        numbers do not depend on how many workers there are.
+        The batches are shared out among workers, but never on a GPU. The numbers do not depend on
+        how many workers there are.
 
         Args:
             task: seeded by the batch's number alone.
             title: of the work, for the progress of several workers.
-            blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
 
         Raises:
             NotApplicable: the attack says nothing about any of these updates.
         """
         observed = self.observed
-        workers = self.execution.workers if observed[0].view.model.device.type == "cpu" else 1
-        busy = min(workers, len(observed))
-        if busy > 1 and busy >= min(workers, blocks):
+        if min(self.workers, len(observed)) > 1 and observed[0].view.model.device.type == "cpu":
             alone = Execution(self.execution.seed)
             tasks = [partial(_one, task, batch, n, alone) for n, batch in enumerate(observed)]
             with self.execution.progress.task(title, len(observed)) as advance:
-                results = shared_out(tasks, workers, advance, patience=0)
+                results = shared_out(tasks, self.workers, advance, patience=0)
         else:
-            execution, results = replace(self.execution, workers=workers), []
+            results = []
             for number, batch in enumerate(observed):
-                results.append(task(batch, number, execution))
+                results.append(task(batch, number, self.execution))
         reasons = [result for result in results if isinstance(result, NotApplicable)]
         if reasons and len(reasons) == len(results):
             raise reasons[0]
@@ -156,9 +155,9 @@ def _one(
     return result
 
 
-def attacking(attack: Attack[T], method: Method) -> tuple[Task[T | NotApplicable], str, int]:
+def attacking(attack: Attack[T], method: Method) -> tuple[Task[T | NotApplicable], str]:
     """Make the arguments of ``Campaign.outcomes`` for an attack by a method."""
-    return partial(attack_batch, attack, method), method.name, method.blocks
+    return partial(attack_batch, attack, method), method.name
 
 
 def attack_batch(

@@ -84,7 +84,7 @@ class AttackOptions(ClientOptions):
         description="Weight of the distance of the candidate records' BatchNorm means and "
         "variances from the model's running ones.",
     )
-    precision: Literal["mixed", "float32", "float64"] | None = Field(
+    precision: Literal["float32", "float64"] | None = Field(
         None, description="Floating-point precision of the attack."
     )
 

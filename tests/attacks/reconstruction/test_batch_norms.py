@@ -14,7 +14,7 @@ from gradaudit.attacks.reconstruction.matching.batch_norms import (
     batch_statistics,
     statistics_distance,
 )
-from gradaudit.attacks.reconstruction.matching.blocks import Evaluator, _alone
+from gradaudit.attacks.reconstruction.matching.evaluator import Evaluator, _alone
 from gradaudit.attacks.reconstruction.matching.folded import foldable
 from gradaudit.attacks.reconstruction.matching.objectives import Objective
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets

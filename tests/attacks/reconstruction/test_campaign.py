@@ -6,7 +6,6 @@ import pytest
 
 from gradaudit.attacks.reconstruction import campaign
 from gradaudit.attacks.reconstruction.attempts import attempt, rebuilt, recovered_labels
-from gradaudit.attacks.reconstruction.base import Execution
 from gradaudit.attacks.reconstruction.campaign import Attack, Campaign, attack_batch
 from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching.restarts import MatchingOptions
@@ -27,7 +26,7 @@ def test_one_batch_travels_to_a_worker_without_the_others(
 
     monkeypatch.setattr(campaign, "shared_out", sent)
     seen = tuple(observed(mlp(), records(6, labels=[n % 2])) for n in range(4))
-    one = Campaign(seen, scored=True, facts={}, execution=Execution(workers=4))
+    one = Campaign(seen, scored=True, facts={}, workers=4)
     for count in (2, 4):
         task = partial(attack_batch, attack, DeepLeakage(MatchingOptions()))
         replace(one, observed=seen[:count]).outcomes(task, "")

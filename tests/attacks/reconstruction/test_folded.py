@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.matching import folded as matching
-from gradaudit.attacks.reconstruction.matching.blocks import Evaluator, _alone
+from gradaudit.attacks.reconstruction.matching.evaluator import Evaluator, _alone
 from gradaudit.attacks.reconstruction.matching.folded import foldable, folded
 from gradaudit.attacks.reconstruction.matching.objectives import Distance, Objective
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
@@ -185,15 +184,3 @@ def test_what_cannot_be_folded_is_found_out() -> None:
         assert not foldable(objective, partial(_alone, objective))
         points = objective.trial_points(3)
         torch.testing.assert_close(Evaluator(objective)(points), alone(objective, points))
-
-
-def test_blocks_are_as_large_as_what_an_evaluation_takes_allows() -> None:
-    def each(hidden: int) -> int:
-        layers = [nn.Linear(6, hidden), nn.Linear(hidden, 3)]
-        objective = objective_of(nn.Sequential(*layers).double(), (6,), [1])
-        return replace(DeepLeakage().search(objective), kept=0)._bytes_a_row
-
-    small, large = each(10), each(1000)
-    gradients = 8 * (6 * 1000 + 1000 + 3000)
-    assert gradients < large < 20 * gradients
-    assert small < large / 20

@@ -11,7 +11,7 @@ from gradaudit.attacks.layerwise.fully_connected import SingleLayer
 from gradaudit.attacks.reconstruction.base import AttackerView, Execution
 from gradaudit.attacks.reconstruction.closed_form import ClosedForm
 from gradaudit.attacks.reconstruction.gradient_matching import InvertingGradients
-from gradaudit.attacks.reconstruction.matching.blocks import Evaluator, _alone
+from gradaudit.attacks.reconstruction.matching.evaluator import Evaluator, _alone
 from gradaudit.attacks.reconstruction.matching.folded import foldable
 from gradaudit.attacks.reconstruction.matching.objectives import Distance, Objective
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets, infer_counts, infer_label

@@ -8,7 +8,6 @@ from gradaudit.attacks.reconstruction.matching.lbfgs import (
     EVALUATIONS,
     INNER,
     MOST_TRIALS,
-    End,
     judge,
     minimise,
     next_step,
@@ -87,22 +86,20 @@ def test_the_line_search_ends_where_the_strong_wolfe_conditions_hold(seed: int) 
         value = -slope * t + 0.1 * t**2 + 0.3 * np.sin(scale * t + phase) / scale
         return value, -slope + 0.2 * t + 0.3 * np.cos(scale * t + phase)
 
-    def end(t: float) -> End:
-        value, gradient = wavy(t)
-        return End(*(np.array([x], dtype=np.float64) for x in (t, value, gradient)))
+    def end(t: float) -> Tensor:
+        return torch.tensor([[t, *wavy(t)]], dtype=F64)
 
-    start, low, high, step = end(0), end(0), end(0), np.array([0.01])
-    high.step[:] = np.inf
+    start, low, high, step = end(0), end(0), torch.tensor([[np.inf, 0, 0]]).double(), 0.01
     for _ in range(MOST_TRIALS):
-        before, trial = End(low.step, low.value, low.slope), end(float(step[0]))
-        decision = judge(start, low, high, trial)
-        low.put(decision.better, trial)
-        if decision.accepted:
+        before, trial = low, end(step)
+        accepted, low, high = judge(start, low, high, trial)
+        if accepted:
             break
-        step = next_step(before, low, high)
-    assert decision.accepted
-    assert trial.value <= start.value + 1e-4 * trial.step * start.slope
-    assert np.abs(trial.slope) <= 0.9 * np.abs(start.slope)
+        step = float(next_step(before, low, high))
+    assert accepted
+    (length, value, gradient), slope = trial[0].tolist(), float(start[0, 2])
+    assert value <= float(start[0, 1]) + 1e-4 * length * slope
+    assert abs(gradient) <= 0.9 * abs(slope)
 
 
 def test_an_outer_step_is_at_most_twenty_inner_ones() -> None:

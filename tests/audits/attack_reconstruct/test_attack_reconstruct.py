@@ -503,7 +503,7 @@ def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
 
     model = load_callable(f"{tmp_path / 'mine.py'}:model", "--model")()
     batches = [scene_observed(model, TABLE.take(np.array([i]))) for i in range(2)]
-    campaign = Campaign(batches, scored=True, facts={}, execution=Execution(workers=2))
+    campaign = Campaign(batches, scored=True, facts={}, workers=2)
     found = campaign.outcomes(process_of, "")
     assert [number for number, _, _ in found] == [0, 1]
     assert os.getpid() not in {process for _, process, _ in found}

@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Literal, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.matching.batch_norms import statistics_distance
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.base import AttackerView, Update
 
 
-FloatArray = NDArray[np.float64]
 Distance = Literal["l2", "cosine"]
 
 
@@ -80,38 +77,10 @@ class Objective:
         """The squared length of the shared update."""
         return _over(part.square().sum() for part in self.shared.values())
 
-    def in_precision(self, dtype: torch.dtype) -> Objective:
-        """Convert the objective to another floating-point precision."""
-        view = self.view.in_precision(dtype)
-        return replace(self, view=view, targets=Targets.of(view, self.targets.fixed))
-
     @property
     def has_prior(self) -> bool:
         """Whether more than the distance of updates counts, so that no minimum is zero."""
         return bool(self.tv or self.batchnorm)
-
-    @property
-    def fits_single_precision(self) -> bool:
-        """Whether squares of gradients that are told apart there are neither 0 nor infinite.
-
-        The cosine has products of two of them.
-        """
-        single, power = torch.finfo(torch.float32), 1 if self.distance == "l2" else 2
-        sizes = [float(one.length) ** power for one in self.rounds]
-        return all(single.tiny / single.eps**2 < x < single.max * single.eps for x in sizes)
-
-    def noise(self, values: FloatArray) -> FloatArray:
-        """Bound to first order how much rounding in single precision changes values.
-
-        An update g' is computed up to ε ‖g'‖ with the unit ε of its precision: ‖g' − g‖² changes by
-        up to 2 ‖g' − g‖ ε ‖g'‖, and with f = ‖g' − g‖² / ‖g‖² and ‖g'‖ ≤ (1 + √f) ‖g‖ the value f
-        by 2 ε √f (1 + √f). A value that is a difference of larger numbers, or a sum with others, is
-        taken for no less than 1. As √f is concave, the bound holds for means over rounds, too.
-        """
-        squares = self.distance == "l2" and not self.has_prior
-        root = np.sqrt(np.maximum(values, 0 if squares else 1))
-        noise: FloatArray = 2 * torch.finfo(torch.float32).eps * root * (1 + root)
-        return noise
 
     def trial_points(self, count: int) -> Tensor:
         """Fixed pseudo-random points at which evaluations are tried, (count, unknowns).
@@ -274,6 +243,11 @@ class Minimum:
     diverged: Tensor
     iterations: Tensor
     evaluations: Tensor
+
+    def put(self, rows: Tensor, other: Minimum, of: Tensor) -> None:
+        """Write rows of another one into these rows."""
+        for field in fields(self):
+            getattr(self, field.name)[rows] = getattr(other, field.name)[of]
 
     @classmethod
     def joined(cls, parts: Sequence[Minimum]) -> Minimum:

@@ -9,7 +9,6 @@ on LeNet and residual nets (CIFAR-10 and faces, 200 iterations, two pictures a n
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import cos, pi
 from typing import Literal
 
@@ -25,7 +24,7 @@ from gradaudit.attacks.reconstruction.base import (
     Reconstruction,
 )
 from gradaudit.attacks.reconstruction.matching.batch_norms import norm_layers
-from gradaudit.attacks.reconstruction.matching.blocks import Blocks, Evaluator, blocks_of
+from gradaudit.attacks.reconstruction.matching.evaluator import Evaluator
 from gradaudit.attacks.reconstruction.matching.lbfgs import EVALUATIONS, HISTORY, minimise
 from gradaudit.attacks.reconstruction.matching.objectives import (
     Distance,
@@ -36,7 +35,6 @@ from gradaudit.attacks.reconstruction.matching.objectives import (
 from gradaudit.attacks.reconstruction.matching.unknowns import Start, Targets, normal, starts
 from gradaudit.errors import NotApplicable, UsageError
 
-_FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 _LOOKED_AT = 50
 """Steps between looks at whether any start is left: each makes the CPU wait for a device."""
 _EXPLAINED = {torch.float64: 1e-18, torch.float32: 1e-12}
@@ -45,7 +43,7 @@ _PASSES = 4.0
 """An evaluation differentiates twice."""
 _CALLS = 2.0
 """Of a small model, an evaluation and what the optimiser makes of it take as long as two passes."""
-_KEPT_BY_LBFGS, _KEPT_BY_ADAM = 2 * HISTORY, 6
+_LBFGS, _ADAM = 2 * HISTORY, 6
 """Vectors of the size of a point that an optimiser keeps of each."""
 
 
@@ -76,7 +74,7 @@ def descend(
     iterations: int,
     pace: StepSize,
     *,
-    project: Callable[[Tensor], Tensor] = lambda points: points,
+    project: Callable[[Tensor], Tensor] | None = None,
     advance: Callable[[int], None] = lambda units: None,
 ) -> Minimum:
     """Minimise one function from several starts; each ends at the best point that it has seen.
@@ -89,8 +87,9 @@ def descend(
         project: brings points (rows, n) back into what is allowed.
         advance: called for every step of every row.
     """
+    project = project or torch.clone
     points = project(start)
-    first, second = torch.zeros_like(points), torch.zeros_like(points)
+    optimiser = torch.optim.Adam([points])
     best, values = points.clone(), points.new_full((len(points),), torch.nan)
     broken = torch.zeros(len(points), dtype=torch.bool, device=points.device)
     for iteration in range(iterations + 1):
@@ -102,18 +101,16 @@ def descend(
         if iteration == iterations or (iteration % _LOOKED_AT == 0 and bool(broken.all())):
             break
         gradients = gradients.sign() if pace.signed else gradients
-        gradients = torch.where(broken[:, None], 0, gradients)
-        first.lerp_(gradients, 1 - _FIRST)
-        second.lerp_(gradients.square(), 1 - _SECOND)
-        size = pace.at(iteration, iterations) / (1 - _FIRST ** (iteration + 1))
-        spread = (second / (1 - _SECOND ** (iteration + 1))).sqrt() + _SMALL
-        points = project(points - size * first / spread)
+        points.grad = torch.where(broken[:, None], 0, gradients)
+        optimiser.param_groups[0]["lr"] = pace.at(iteration, iterations)
+        optimiser.step()
+        points.copy_(project(points))
         advance(len(points))
     count = torch.full((len(points),), iteration, dtype=torch.int64, device=points.device)
     return Minimum(best, values, broken, count, count + 1)
 
 
-Precision = Literal["mixed", "float32", "float64"]
+Precision = Literal["float32", "float64"]
 
 
 class MatchingOptions(base.ReconstructionOptions):
@@ -149,18 +146,14 @@ class MatchingOptions(base.ReconstructionOptions):
         description="Weight of the distance of the records' BatchNorm statistics from the "
         "model's running ones.",
     )
-    precision: Precision = Field(
-        "mixed",
-        description="Floating-point precision of the attack; mixed is single, then double "
-        "precision.",
-    )
+    precision: Precision = Field("float64", description="Floating-point precision of the attack.")
 
 
 class GradientMatching(Reconstruction[MatchingOptions]):
     """Minimise the distance between a candidate's update and the shared one.
 
     Every restart ends with the attacker's own objective as its score. Restarts are mapped over
-    together in blocks, see ``Blocks``; one that leaves the finite numbers is dropped and said to
+    together, see ``Evaluator``; one that leaves the finite numbers is dropped and said to
     have diverged.
     """
 
@@ -191,8 +184,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             UsageError: options contradict each other or the records.
         """
         self._check(view)
-        single = self.options.precision == "float32"
-        view = view.in_precision(torch.float32 if single else torch.float64)
+        view = view.in_precision(getattr(torch, self.options.precision))
         options, generator = self.options, execution.generator()
         labels, source = self.labels(view, generator)
         targets = Targets.of(view, labels)
@@ -203,13 +195,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         free = normal(self.starts, targets.size, apart).to(records)
         points = torch.cat([records, free], dim=1)
         with execution.progress.task(self.name, self.starts * options.iterations) as advance:
-            minimum = self.search(objective).minimised(points, execution.workers, advance)
+            minimum = self.minimum(objective, points, advance)
         return self._candidates(objective, minimum, source)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of restarts, on a CPU."""
-        return blocks_of(self.starts)
 
     @property
     def _evaluations(self) -> int:
@@ -224,19 +211,29 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         """Restarts are evaluated together."""
         return _CALLS * self._evaluations
 
-    def search(self, objective: Objective) -> Blocks:
-        """The search for a minimum by the optimiser that the options name, block by block."""
-        options, size = self.options, objective.unknowns
-        if options.optimiser == "lbfgs":
-            limit = 0.0 if objective.has_prior else _EXPLAINED[objective.view.dtype]
-            mixed = options.precision == "mixed" and objective.fits_single_precision
-            noise = objective.noise if mixed else None
-            search = partial(minimise, outer=options.iterations, tolerance=limit, noise=noise)
-            return Blocks(objective, search, size * _KEPT_BY_LBFGS, self._evaluations, mixed)
-        pace = StepSize(options.rate, options.decay, signed=options.optimiser == "signed-adam")
-        descent = partial(descend, iterations=options.iterations, pace=pace)
-        descent = partial(descent, project=objective.inside) if options.box else descent
-        return Blocks(objective, descent, size * _KEPT_BY_ADAM, self._evaluations)
+    def minimum(
+        self, objective: Objective, points: Tensor, advance: Callable[[int], None]
+    ) -> Minimum:
+        """The minimum of every restart from points (restarts, unknowns), in order."""
+        options, evaluate = self.options, Evaluator(objective)
+        lbfgs = options.optimiser == "lbfgs"
+        rows = evaluate.rows(len(points), objective.unknowns * (_LBFGS if lbfgs else _ADAM))
+        minima = []
+        for start in torch.split(points, rows):
+            if lbfgs:
+                limit = 0.0 if objective.has_prior else _EXPLAINED[objective.view.dtype]
+                minima.append(
+                    minimise(evaluate, start, options.iterations, tolerance=limit, advance=advance)
+                )
+            else:
+                pace = StepSize(options.rate, options.decay, options.optimiser == "signed-adam")
+                inside = objective.inside if options.box else None
+                minima.append(
+                    descend(
+                        evaluate, start, options.iterations, pace, project=inside, advance=advance
+                    )
+                )
+        return Minimum.joined(minima)
 
     def _candidates(self, objective: Objective, minimum: Minimum, source: str) -> Candidates:
         view = objective.view
