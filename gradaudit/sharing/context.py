@@ -19,7 +19,6 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.draws import shares_of
 from gradaudit.sharing.gradient_rows import (
     QUICK_BYTES,
-    Dense,
     Piece,
     RecordRows,
     weighted_sums,
@@ -69,7 +68,7 @@ class ClientRows:
     memory: int
     silent: Container[str] = ()
     values: Tensor | None = None
-    _held: dict[str, Dense] = field(default_factory=dict)
+    _held: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -112,7 +111,7 @@ class ClientRows:
             for layer in layers:
                 parts = [update[name] for name in layer.parameter_names]
                 rows = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-                yield slice(start, start + len(rows)), layer, Dense(rows)
+                yield slice(start, start + len(rows)), layer, rows
 
     def _defended(
         self,
@@ -152,8 +151,8 @@ class ClientRows:
             parts: dict[str, list[Tensor]] = {}
             assert self.records is not None
             for _, layer, rows in self.records.pieces(needed):
-                parts.setdefault(layer.name, []).append(rows.values)
-            self._held = {name: Dense(torch.cat(rows)) for name, rows in parts.items()}
+                parts.setdefault(layer.name, []).append(rows)
+            self._held = {name: torch.cat(rows) for name, rows in parts.items()}
         view = self.clients.view
         weights = shares_of(batches, self.weights).to(view.device, view.dtype)
         chosen = batches.to(view.device)
@@ -296,9 +295,10 @@ class Context:
             squares: dict[str, list[Tensor]] = {}
             defended = [layer for layer in self.parameters.values() if chain.of(layer.name)]
             for _, layer, piece in rows.pieces(defended):
-                squares.setdefault(layer.name, []).append(piece.squares())
-            norms = {name: torch.cat(parts) for name, parts in squares.items()}
-            latest = key, chain.record_factors(norms)
+                norms: Tensor = torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64)
+                squares.setdefault(layer.name, []).append(norms.square())
+            whole = {name: torch.cat(parts) for name, parts in squares.items()}
+            latest = key, chain.record_factors(whole)
             self._factors = dict([*self._factors.items(), latest][-_KEPT:])
         return self._factors[key]
 

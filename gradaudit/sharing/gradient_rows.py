@@ -23,66 +23,28 @@ _NARROWEST = 64
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Dense:
-    """Gradients of one layer that are formed.
+def mix(gradients: Tensor, rows: Tensor, weights: Tensor, into: Tensor) -> None:
+    """Sum weighted rows, as sparse products with blocks of columns that fit a cache.
 
-    Attributes:
-        values: (rows, elements).
+    Args:
+        gradients: (rows, elements).
+        rows: (sums, terms) which of them.
+        weights: (sums, terms) times what.
+        into: (sums, elements) that they are written to, on any device.
     """
-
-    values: Tensor
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the values."""
-        return self.values.device
-
-    @property
-    def elements(self) -> int:
-        """The number of elements of a row."""
-        return self.values.shape[1]
-
-    def dense(self) -> Tensor:
-        """The formed rows, (rows, elements)."""
-        return self.values
-
-    def columns(self, elements: Tensor) -> Tensor:
-        """Form the chosen columns, (rows, chosen)."""
-        return self.values[:, elements]
-
-    def squares(self) -> Tensor:
-        """Compute squared norms, (rows,) in float64."""
-        norms: Tensor = torch.linalg.vector_norm(self.values, dim=1, dtype=torch.float64)
-        return norms.square()
-
-    def scaled(self, factors: Tensor) -> Dense:
-        """Each row times its factor."""
-        return Dense(self.values * factors[:, None].to(self.values))
-
-    def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
-        """Weighted sums of rows, as sparse products with blocks of columns that fit a cache.
-
-        Args:
-            rows: (sums, terms) which rows.
-            weights: (sums, terms) times what.
-            into: (sums, elements) that they are written to, on any device.
-        """
-        size, columns = self.values.element_size(), self.elements
-        if rows.numel() > len(self):  # else it does not pay to copy a block
-            columns = min(columns, max(_NARROWEST, _CACHED_BYTES // (size * len(self))))
-        step = max(1, QUICK_BYTES // (size * columns))
-        rows, weights = rows.to(self.device), weights.to(self.values)
-        for left in range(0, self.elements, columns):
-            block = self.values[:, left : left + columns].contiguous()
-            for start in range(0, len(rows), step):
-                part = slice(start, start + step)
-                into[part, left : left + columns] = F.embedding_bag(
-                    rows[part], block, per_sample_weights=weights[part], mode="sum"
-                )
+    (count, elements), size = gradients.shape, gradients.element_size()
+    columns = elements
+    if rows.numel() > count:  # else it does not pay to copy a block
+        columns = min(columns, max(_NARROWEST, _CACHED_BYTES // (size * count)))
+    step = max(1, QUICK_BYTES // (size * columns))
+    rows, weights = rows.to(gradients.device), weights.to(gradients)
+    for left in range(0, elements, columns):
+        block = gradients[:, left : left + columns].contiguous()
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            into[part, left : left + columns] = F.embedding_bag(
+                rows[part], block, per_sample_weights=weights[part], mode="sum"
+            )
 
 
 def empty_rows(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
@@ -93,15 +55,15 @@ def empty_rows(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.empty((rows, elements), kind))
 
 
-def weighted_sums(gradients: Dense, rows: Tensor, weights: Tensor) -> Tensor:
+def weighted_sums(gradients: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     """Weighted sums (sums, elements) of rows (sums, terms), where the gradients lie."""
-    shape = len(rows), gradients.elements
+    shape = len(rows), gradients.shape[1]
     sums = torch.empty(shape, dtype=weights.dtype, device=gradients.device)
-    gradients.mix(rows, weights, sums)
+    mix(gradients, rows, weights, sums)
     return sums
 
 
-Piece = tuple[slice, Layer, Dense]
+Piece = tuple[slice, Layer, Tensor]
 """Rows of one layer, and where they lie among all."""
 
 
@@ -132,9 +94,9 @@ class RecordRows:
             stop = min(start + engine.batch, len(engine))
             batch, where = engine.run(start, stop, layers), slice(start, stop)
             for layer in layers:
-                rows = Dense(batch.pop(layer.name))
+                rows = batch.pop(layer.name)
                 if layer.name in self.factors:
-                    rows = rows.scaled(self.factors[layer.name][where])
+                    rows = rows * self.factors[layer.name][where][:, None].to(rows)
                 yield where, layer, rows
 
     def bytes_of(self, layer: Layer) -> int:

@@ -12,12 +12,7 @@ from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing import draws
 from gradaudit.sharing.context import Context, Indices
-from gradaudit.sharing.gradient_rows import (
-    Dense,
-    RecordRows,
-    empty_rows,
-    together,
-)
+from gradaudit.sharing.gradient_rows import RecordRows, empty_rows, mix, together
 from gradaudit.sharing.principal import KnownProjections, PrincipalProjection
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
@@ -199,9 +194,9 @@ class Interceptor:
                 sums[name] = torch.zeros(len(rows), part.shape[1], dtype=dtype)
             _add(sums[name], part, where, rows, shares)
         for name in list(held):
-            records = Dense(torch.cat(held.pop(name)))
-            sums[name] = empty_rows(len(rows), records.elements, dtype)
-            records.mix(rows, shares.to(dtype), sums[name])
+            records = torch.cat(held.pop(name))
+            sums[name] = empty_rows(len(rows), records.shape[1], dtype)
+            mix(records, rows, shares.to(dtype), sums[name])
             del records  # before those of another layer are joined
         return sums
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import Layer
 from gradaudit.sharing.context import Stream
-from gradaudit.sharing.gradient_rows import Dense, together
+from gradaudit.sharing.gradient_rows import together
 from gradaudit.sharing.protocol import Visibility
 
 _SMALLEST = 1e-12
@@ -20,7 +20,7 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class PrincipalProjection:
-    """PrincipalProjection of rows onto principal components.
+    """Projection of rows onto principal components.
 
     Attributes:
         visibility: what is seen.
@@ -32,7 +32,7 @@ class PrincipalProjection:
     axes: Tensor
     offset: Tensor
 
-    def __call__(self, rows: Dense) -> Tensor:
+    def __call__(self, rows: Tensor) -> Tensor:
         """Project rows onto the components, (rows, components)."""
         return self.visibility.seen(rows) @ self.axes - self.offset
 

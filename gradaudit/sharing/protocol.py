@@ -25,7 +25,6 @@ from gradaudit.core.randomness import rng
 from gradaudit.defenses import Chain, Defense
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, layers_of, shared_parameters
-from gradaudit.sharing.gradient_rows import Dense
 from gradaudit.sharing.reduction import Reduction, reduction_for
 
 Update = dict[str, Tensor]
@@ -351,13 +350,11 @@ class Visibility:
         """The number of features, at most."""
         return self.reduction.features(self.elements)
 
-    def seen(self, rows: Dense) -> Tensor:
+    def seen(self, rows: Tensor) -> Tensor:
         """The elements that are seen, (rows, elements)."""
-        if self.columns is None:
-            return rows.values
-        return rows.columns(self.columns.to(rows.device))
+        return rows if self.columns is None else rows[:, self.columns.to(rows.device)]
 
-    def pooled(self, rows: Dense) -> Tensor:
+    def pooled(self, rows: Tensor) -> Tensor:
         """The visible rows, reduced by anything but principal components: (rows, features)."""
         seen = self.seen(rows)
         if self.reduction.kind == "maxpool":
