@@ -1,13 +1,11 @@
-"""Requirements of layer-by-layer attacks, the score of a candidate, and the attacks' prospects."""
+"""Requirements of layer-by-layer attacks, and the score of a candidate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.chain_recording import chain_of
@@ -15,16 +13,10 @@ from gradaudit.attacks.layerwise.layer_chain import LastLayer, LayerChain, with_
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.matching.unknowns import UnknownLabels, infer_label
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.copa_metric import LayerRanks, copa_metric, ranks_of
-from gradaudit.ranks.observe import chain_of_convolutions, plain_convolutions
 
 _CLOSE = 1e-3
-METHODS = ("r-gap", "copa")
 _MOST_CLASSES = 1000
 """Classes that are tried as the record's label, one after the other."""
-_FLOPS = 1e10
-"""Operations that a layer's rank may cost; a costlier one is left as a bound."""
 
 
 @dataclass(frozen=True)
@@ -152,90 +144,3 @@ def of_one_record(view: AttackerView, attack: str) -> AttackerView:
         raise NotApplicable(f"{attack} solves for real numbers; these records are of tokens")
     device = view.model.device
     return view.in_precision(torch.float64, torch.device("cpu") if device.type == "mps" else device)
-
-
-def prospects(view: AttackerView, record: Tensor, label: Tensor, seed: int) -> dict[str, JsonValue]:
-    """Whether R-GAP and COPA apply, and the ranks of their systems (``copa-metric``).
-
-    Args:
-        view: what the attacker has.
-        record: (1, …) one of the true records, at which the ranks are taken; for the audit alone.
-        label: (1, …) its label.
-        seed: of the directions by which a chain is recognised.
-
-    Returns:
-        For each attack None where it applies, or why not; ``open_inputs`` the dimensions (fewest,
-        most) of each convolution's input that its weights and gradient leave open; ``c`` COPA's
-        c(M), (lowest, highest), None where it is not defined; and ``says`` all of it in words.
-    """
-    reasons = {name: _refusal(view, name) for name in METHODS}
-    ranks, c = _ranks(view.model, record, label, seed)
-    left = {name: (r.inputs - r.high[0], r.inputs - r.low[0]) for name, r in ranks.items()}
-    return {
-        **reasons,
-        "open_inputs": {name: list(ends) for name, ends in left.items()},
-        "c": None if c is None else list(c),
-        "says": f"{_applies(reasons)}; {_leaves(left)}",
-    }
-
-
-def _refusal(view: AttackerView, attack: str) -> str | None:
-    try:
-        LayerwiseSetting.of(view, attack).last_layers()
-    except (NotApplicable, AuditError) as why:
-        return str(why)
-    return None
-
-
-def _ranks(
-    model: FunctionalModel, record: Tensor, label: Tensor, seed: int
-) -> tuple[dict[str, LayerRanks], tuple[float, float] | None]:
-    layers = plain_convolutions(model.module)
-    record, label = model.cast(record), model.cast(label)
-    if not layers or not record.is_floating_point():
-        return {}, None
-    try:
-        ranks, _ = ranks_of(
-            model,
-            layers,
-            record,
-            label,
-            method="auto",
-            flops=_FLOPS,
-            advance=lambda units: None,
-        )
-    except AuditError:
-        return {}, None
-    try:
-        chain = [ranks.get(name) for name in chain_of_convolutions(model, record, seed)]
-    except NotApplicable:
-        return ranks, None
-    known = [rank for rank in chain if rank is not None]
-    if len(known) < len(chain):
-        return ranks, None
-    sizes = [rank.inputs for rank in known]
-    (low,) = copa_metric([rank.low for rank in known], sizes)
-    (high,) = copa_metric([rank.high for rank in known], sizes)
-    return ranks, (low, high)
-
-
-def _applies(reasons: Mapping[str, str | None]) -> str:
-    applying = [name for name, why in reasons.items() if why is None]
-    if len(applying) == len(reasons):
-        return f"layer-by-layer attacks apply: {' and '.join(applying)}"
-    refusals = ((name, why) for name, why in reasons.items() if why is not None)
-    whys = dict.fromkeys(why.removeprefix(name).strip() for name, why in refusals)
-    return f"layer-by-layer attacks do not apply: {'; '.join(whys)}"
-
-
-def _leaves(left: Mapping[str, tuple[int, int]]) -> str:
-    if not left:
-        return "there is no convolution whose rank could tell more"
-    short = {name: ends for name, ends in left.items() if ends[1] > 0}
-    if not short:
-        return "no convolution's weights and gradient leave a dimension of its input open"
-    listed = ", ".join(
-        f"{name} {low}" if low == high else f"{name} {low} to {high}"
-        for name, (low, high) in short.items()
-    )
-    return f"dimensions of their inputs that convolutions leave open: {listed}"

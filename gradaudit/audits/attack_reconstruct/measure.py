@@ -13,7 +13,6 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.fully_connected import under_noise
-from gradaudit.attacks.layerwise.setting import prospects
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attempt
 from gradaudit.attacks.reconstruction.campaign import (
@@ -347,10 +346,8 @@ def _of_methods(
     if not results:
         listed = "; ".join(f"{text}: {why}" for text, why in reasons.items())
         raise NotApplicable(listed if len(methods) > 1 else next(iter(reasons.values())))
-    first = every.observed[0]
-    could = prospects(first.view.rounds[0], first.records[:1], first.labels[:1], subject.seed)
     closest = closest_of(list(errors.values()))
-    yield from _headline(audit, list(results.values()), could, variant, closest)
+    yield from _headline(audit, list(results.values()), variant, closest)
     for text, rows in results.items() if len(methods) > 1 else ():
         for row in rows:
             yield row.model_copy(update={"variant": {**variant, "method": text}})
@@ -361,19 +358,14 @@ def _of_methods(
 def _headline(
     audit: AttackReconstruct,
     results: Sequence[Sequence[Measurement]],
-    could: dict[str, JsonValue],
     variant: Variant,
     closest: Details,
 ) -> Iterator[Measurement]:
-    """Choose the method with the closest reconstructions as the headline, and name it.
-
-    ``could`` says whether layer-by-layer attacks could have been made.
-    """
+    """Choose the method with the closest reconstructions as the headline, and name it."""
     several: Details = {RISKIEST_BY: ["method"]} if len(results) > 1 else {}
     for row in min(results, key=_distance):
         judged = row.metric in audit.headline and row.status == "measured"
-        prospect: Details = {"layer_by_layer": could} if row.metric in audit.headline else {}
-        more = {**prospect, **(closest if judged and closest else several)}
+        more = closest if judged and closest else several
         yield row.model_copy(update={"variant": variant, "details": {**row.details, **more}})
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Execution
-from gradaudit.attacks.reconstruction.campaign import Campaign, Choice, chosen_batches
+from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.observing import AttackedBatch, ThreatModel
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
 from gradaudit.audits.attack_reconstruct.measure import NO_PICTURE
@@ -29,14 +29,12 @@ from gradaudit.audits.attack_reconstruct.options import (
     default_steps_in_words,
     names_in_words,
 )
-from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.core.parts import declared
 from gradaudit.core.user_code import load_callable
 from gradaudit.data.records import Feature, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import MeanSquaredError
-from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
@@ -440,28 +438,6 @@ def test_a_secret_branch_is_noise_that_the_closed_form_does_not_mind() -> None:
     (found,) = row.details["noise"]  # type: ignore[misc]
     assert found["all_rows"]["r"] > 0.1
     assert row.value == pytest.approx(0, abs=1e-9)
-
-
-def test_layer_by_layer_attacks_are_spoken_of_without_running_them() -> None:
-    rows = rows_of(subject_of(picture_model(), PICTURES), **DLG)
-    told: Any = rows["relative_error"].details["layer_by_layer"]
-    assert (told["r-gap"], told["copa"]) == (None, None)
-    assert "attacks apply: r-gap and copa" in str(told["says"])
-    (batch,) = chosen_batches(subject_of(picture_model(), PICTURES), Choice())
-    ranks = CopaMetric(CopaOptions(records=1)).run(subject_of(picture_model(), batch), Silent())
-    deficit = {row.metric: row.value for row in ranks if row.status == "measured"}
-    assert told["open_inputs"] == {"0": [deficit["rank_deficit"]] * 2}
-    assert told["c"] == [deficit["c"]] * 2
-    assert "layer_by_layer" not in rows["mse"].details
-
-
-def test_why_layer_by_layer_attacks_do_not_apply() -> None:
-    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).double()
-    told: Any = rows_of(subject_of(model, TABLE), **DLG)["relative_error"].details["layer_by_layer"]
-    assert "a ReLU has no inverse" in str(told["copa"])
-    assert told["c"] is None
-    several = rows_of(subject_of(mlp(), TABLE), batch_size=2, **DLG)["relative_error"]
-    assert "this update is of 2" in str(several.details["layer_by_layer"])
 
 
 @pytest.mark.processes
