@@ -281,8 +281,8 @@ class Report(Document):
         """
         presentation().save(self, Path(path))
 
-    def to_dataframe(self) -> "DataFrame":
-        """Returns the rows as a pandas table; ``variant`` is in words and empty for headlines."""
+    def to_frame(self) -> "DataFrame":
+        """Returns the rows as a pandas table, the one that ``-o FILE.csv`` writes."""
         return presentation().dataframe(self)
 
     def __repr__(self) -> str:

@@ -1,7 +1,10 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas
 import pytest
 from pydantic import ValidationError
 from report_builder import skipped
@@ -133,14 +136,35 @@ def test_it_is_saved_by_the_suffix_of_a_name_and_read_again(tmp_path: Path) -> N
         report().save(f"{tmp_path}/r.pdf")
 
 
-def test_its_rows_are_a_data_frame() -> None:
-    frame = report(*ROWS).to_dataframe()
-    assert list(frame["variant"]) == ["", "round=2", "", ""]
+def test_its_rows_are_a_data_frame_and_the_same_table_as_csv(tmp_path: Path) -> None:
+    audited = report(*ROWS)
+    frame = audited.to_frame()
+    assert list(frame["round"].fillna(0)) == [0, 2, 0, 0]
     assert list(frame["value"].dropna()) == [1.5, 1.0, math.inf]
     assert (frame["low"][0], frame["high"][0], frame["unit"][0]) == (1, 2, "bit")
     assert frame["status"].value_counts().to_dict() == {"measured": 3, "skipped": 1}
-    assert list(frame["details"]) == [row.details for row in ROWS]
-    assert list(report().to_dataframe().columns) == list(frame.columns)
+    audited.save(tmp_path / "r.csv")
+    read = pandas.read_csv(tmp_path / "r.csv", keep_default_na=False, na_values=[""])
+    assert list(read.columns) == list(frame.columns)
+    for name in ("value", "low", "high", "round"):
+        np.testing.assert_array_equal(read[name].astype(float), frame[name].astype(float))
+    assert report().to_frame().empty
+
+
+def test_its_table_has_details_as_columns_and_no_headline_twice() -> None:
+    details = {"median": 0.4, "known_to": [0.3, 0.6], "permuted": {"value": 0.51}, "method": "dlg"}
+    settings = {"attack": "x", "metric": "y"}
+    given: dict[str, Any] = {"audit": "a", "metric": "m", "layer": "0", "value": 0.5}
+    rows = [
+        Measurement(**given, details=details),
+        Measurement(**given, variant=settings, details=details),
+        Measurement(**{**given, "metric": "alone", "layer": None}, details={}),
+    ]
+    first, second = report(*rows).to_frame().to_dict("records")
+    expected = {"layer": "0", "attack": "x", "variant.metric": "y", "baseline": 0.51}
+    expected |= {"median": 0.4, "known_low": 0.3, "known_high": 0.6, "method": "dlg"}
+    assert {name: first[name] for name in expected} == expected
+    assert (second["metric"], second["layer"]) == ("alone", "")
 
 
 def test_its_repr_is_ten_lines_and_harmless() -> None:

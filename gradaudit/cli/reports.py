@@ -233,6 +233,7 @@ def render(
         bool, typer.Option("--relative", help=f"With --curves: {RELATIVE}")
     ] = False,
     metric: Annotated[str | None, typer.Option(help=f"Of a sweep: {METRIC}")] = None,
+    quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Show a saved report or write it in other formats.

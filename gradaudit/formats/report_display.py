@@ -6,33 +6,23 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradaudit.core.text import printable, variant_text
+from gradaudit.core.text import printable
 from gradaudit.formats import format_for
 from gradaudit.formats.results import summary
+from gradaudit.formats.tidy import columns, lines
 from gradaudit.judging.risk import LEVELS, Risk, risks_of, with_findings
-from gradaudit.report import Measurement, Report
+from gradaudit.report import Report
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_AS_THEY_ARE = ("audit", "metric", "layer", "confidence", "unit", "n", "status", "reason")
-COLUMNS = (*_AS_THEY_ARE[:3], "variant", "value", "low", "high", *_AS_THEY_ARE[3:], "details")
-
 
 def dataframe(report: Report) -> "DataFrame":
-    """Returns a table with a line for each row of the report, and the columns ``COLUMNS``."""
+    """Return the lines of the CSV file as a table of pandas."""
     import pandas
 
-    frame: DataFrame = pandas.DataFrame([_line(row) for row in report.rows], columns=COLUMNS)
+    frame: DataFrame = pandas.DataFrame(lines(report), columns=columns(report))
     return frame
-
-
-def _line(row: Measurement) -> dict[str, object]:
-    low, high = row.interval or (None, None)
-    values = {name: getattr(row, name) for name in _AS_THEY_ARE}
-    words = variant_text(row.variant)
-    ends = {"value": row.number, "low": low, "high": high}
-    return {**values, "variant": words, **ends, "details": row.details}
 
 
 MOST_LAYERS = 6
@@ -40,18 +30,18 @@ _COLOURS = {"high": "#b3261e", "medium": "#9a6700", "low": "#1a7f37"}
 
 _GREY = "#6e6e6e"
 
-Line = tuple[str, Risk]
+LayerRisk = tuple[str, Risk]
 
 
 def glance(report: Report) -> str:
     """The subject, the verdict and the riskiest layers, in at most ten lines."""
     layers = _riskiest(report)
     width = max((len(name) for name, _ in layers), default=0)
-    lines = [_title(report), *_facts(report)]
-    lines += [f"  {name:<{width}}  {risk}" for name, risk in layers[:MOST_LAYERS]]
+    shown = [_title(report), *_facts(report)]
+    shown += [f"  {name:<{width}}  {risk}" for name, risk in layers[:MOST_LAYERS]]
     if len(layers) > MOST_LAYERS:
-        lines.append(f"  … and {len(layers) - MOST_LAYERS} layers that are no riskier")
-    return "\n".join(lines)
+        shown.append(f"  … and {len(layers) - MOST_LAYERS} layers that are no riskier")
+    return "\n".join(shown)
 
 
 def notebook(report: Report) -> str:
@@ -62,8 +52,8 @@ def notebook(report: Report) -> str:
         f"{escape(str(risk))}</td></tr>"
         for name, risk in _riskiest(report)
     )
-    lines = "".join(f"<p>{escape(line)}</p>" for line in (_title(report), *_facts(report)))
-    return f"<div>{lines}<table><tbody>{rows}</tbody></table></div>"
+    facts = "".join(f"<p>{escape(line)}</p>" for line in (_title(report), *_facts(report)))
+    return f"<div>{facts}<table><tbody>{rows}</tbody></table></div>"
 
 
 def _title(report: Report) -> str:
@@ -79,7 +69,7 @@ def _facts(report: Report) -> Iterator[str]:
     yield summary(with_findings(report))
 
 
-def _riskiest(report: Report) -> list[Line]:
+def _riskiest(report: Report) -> list[LayerRisk]:
     """Layers with their risk, the riskiest first, and as they come in the model."""
     risks = risks_of(with_findings(report))
     lines = [(printable(name), risk) for name, risk in risks.items() if name is not None]

@@ -1,19 +1,15 @@
 """Writes a sweep as a table: tidy rows for a program, or values and intervals for a paper."""
 
-import csv
-import io
-from collections.abc import Sequence
 from pathlib import Path
 
 from gradaudit.core.files import write_atomically
 from gradaudit.core.text import markdown_escape, markdown_table, number
 from gradaudit.errors import UsageError
+from gradaudit.formats.tidy import TidyCsv
 from gradaudit.report import Measurement, Report
 from gradaudit.sweeping.grid import axes_of
 
 SUFFIXES = (".csv", ".md")
-_TIDY = ("variant", "layer", "metric", "value", "low", "high", "confidence", "n", "status")
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def expect_table(path: Path) -> None:
@@ -32,8 +28,8 @@ def write_table(path: Path, report: Report, metric: str) -> None:
     """Write a sweep's rows.
 
     Args:
-        path: ends in .csv for every row of every metric, one a line, with a column for each axis;
-            in .md for the values and intervals of one metric.
+        path: ends in .csv for every row of every metric, one a line, with a column for each
+            setting; in .md for the values and intervals of one metric.
         report: of the sweep, which names its axes.
         metric: ``audit.metric``.
 
@@ -42,7 +38,7 @@ def write_table(path: Path, report: Report, metric: str) -> None:
     """
     names = [axis.name for axis in axes_of(report)]
     if path.suffix.lower() == ".csv":
-        write_atomically(path, _tidy(report, names).encode())
+        write_atomically(path, TidyCsv().render(report).encode())
         return
     rows = [row for row in report.select(metric) if row.variant.keys() == set(names)]
     if not any(row.status == "measured" for row in rows):
@@ -56,28 +52,6 @@ def write_table(path: Path, report: Report, metric: str) -> None:
     heads, *cells = (list(map(markdown_escape, line)) for line in (headings, *lines))
     written = markdown_table(heads, cells)
     write_atomically(path, "".join(f"{line}\n" for line in written).encode())
-
-
-def _tidy(report: Report, names: Sequence[str]) -> str:
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*map(_inert, names), *_TIDY])
-    for row in report.rows:
-        if not row.variant.keys() >= set(names):
-            continue
-        more = " ".join(f"{k}={v}" for k, v in row.variant.items() if k not in names)
-        low, high = row.interval or (None, None)
-        value = row.number if row.status == "measured" else None
-        rest = (value, low, high, row.confidence, row.n, row.status)
-        settings = [row.variant[name] for name in names]
-        cells = [*settings, more, row.layer or "", row.id]
-        lines.writerow([*map(_inert, cells), *rest])
-    return text.getvalue()
-
-
-def _inert(cell: object) -> object:
-    """Quote a text that a spreadsheet would run as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
 
 
 def _value(row: Measurement) -> tuple[str, str]:

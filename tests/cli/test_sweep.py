@@ -130,8 +130,8 @@ def test_a_table_of_the_sweep_is_written(tmp_path: Path) -> None:
     assert run(*SUBJECT, "--over", "h=3,5", *both, "-f", "json").status == 0
     assert other.read_text().startswith("| h | layer | counting.count |")
     lines = file.read_text().splitlines()
-    assert lines[0] == "h,variant,layer,metric,value,low,high,confidence,n,status"
-    assert "5,,fc1,counting.count,100.0,,,,,measured" in lines
+    assert lines[0].startswith("audit,metric,layer,h,value,low,high,confidence,unit,n,baseline,")
+    assert any(line.startswith("counting,count,fc1,5,100.0,,,,") for line in lines)
 
 
 def test_no_cell_of_a_table_is_a_formula(swept: Report, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_formats_are_found_by_suffix_and_name() -> None:
     assert format_for(Path("REPORT.JSON")).name == "json"
     with pytest.raises(
         UsageError,
-        match=r"x\.pdf: no report format has this suffix; there are: \.github, \.html",
+        match=r"x\.pdf: no report format has this suffix; there are: \.csv, \.github, \.html",
     ):
         format_for(Path("x.pdf"))
     with pytest.raises(UsageError, match="pdf: no such report format"):
