@@ -40,7 +40,6 @@ def load_records(
     *,
     attributes: Sequence[str] = (),
     reading: TextModel | None = None,
-    arguments: int = 1,
 ) -> Records:
     """The records that a DATA spec names.
 
@@ -49,7 +48,6 @@ def load_records(
         attributes: private attributes that the records must have, beyond those of the spec;
             ``member`` is membership in the training set, where the data knows it.
         reading: how the model that gets them reads texts, if it does.
-        arguments: how many arguments it needs by position.
 
     Raises:
         UsageError: the adapter, an option, a file, a column or an attribute is unknown or missing.
@@ -58,9 +56,7 @@ def load_records(
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
     columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
-    chosen = replace(
-        adapter.of(parsed, filter(None, columns)), reading=reading, arguments=arguments
-    )
+    chosen = replace(adapter.of(parsed, filter(None, columns)), reading=reading)
     if reading is None and chosen.classes is not None and getattr(chosen, "task", "") is None:
         task: dict[str, Any] = {"task": "classification"}
         chosen = replace(chosen, **task)

@@ -29,7 +29,6 @@ class DataAdapter(ABC):
         classes: names of the classes in the order of the model's outputs, with commas between
             them, or a file with one a line; those that no record has may be among them.
         reading: how the model that gets the records reads texts, if it does; no option.
-        arguments: how many arguments the model needs by position; no option.
     """
 
     name: ClassVar[str]
@@ -41,7 +40,6 @@ class DataAdapter(ABC):
     source: str = ""
     classes: str | None = None
     reading: TextModel | None = None
-    arguments: int = 1
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:
@@ -54,7 +52,7 @@ class DataAdapter(ABC):
         source = spec.rest if spec.scheme else ""
         if bool(source) != cls.needs_source:
             raise UsageError(f"{spec.text}: is not understood; write {cls.example}")
-        options = arguments(spec, cls, given=("source", "reading", "arguments"))
+        options = arguments(spec, cls, given=("source", "reading"))
         if "attribute" in (field.name for field in fields(cls)):
             options["attribute"] = (*options.get("attribute", ()), *attributes)
         return cls(source=source, **options)

@@ -178,7 +178,7 @@ class HfDatasets(PictureAdapter, Tabular):
             column = choose(column, table.cells, table.file, "column")
             shown = column in images
             inputs = self._images(saved, column) if shown else self._arrays(table, column)
-            labels = adapter.labels_in(table, len(inputs.array))
+            labels = adapter.labels_in(table)
             used = (column, *table.names(self.drop))
             records = adapter.described(table, inputs, labels, used=used)
         records = replace(records, notes={**records.notes, **saved.notes})

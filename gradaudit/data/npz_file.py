@@ -9,12 +9,7 @@ import numpy as np
 from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in, read_arrays, scaled
 from gradaudit.data.common.checks import expect_length
 from gradaudit.data.common.picture_files import PictureAdapter
-from gradaudit.data.common.roles import (
-    Labels,
-    labels_of_array,
-    named_label,
-    no_labels,
-)
+from gradaudit.data.common.roles import Labels, labels_of_array, named_label
 from gradaudit.data.common.table_columns import NOT_A_TABLE, Inputs, table_of
 from gradaudit.data.common.tabular import DescribedRecords
 from gradaudit.data.records import Records
@@ -32,7 +27,6 @@ class NpzFile(DescribedRecords, PictureAdapter):
 
     Attributes:
         inputs: key of the inputs, (records, …).
-        labels: ``none`` where there are none, for a loss of the outputs alone.
         scale: ``standard`` gives each column of a table mean 0 and deviation 1.
         tokens: whether the inputs are tokens, whole numbers for an embedding.
         task: whether the label is a class or a number; its values decide where it is not given.
@@ -43,26 +37,23 @@ class NpzFile(DescribedRecords, PictureAdapter):
     example: ClassVar[str] = "npz:FILE?inputs=KEY&label=KEY&attribute=KEY&user=KEY&member=KEY"
 
     inputs: str
-    labels: Literal["given", "none"] = "given"
     scale: Literal["none", "standard"] = "none"
     tokens: bool = False
     task: Literal["classification", "regression"] | None = None
 
     def load(self) -> Records:
         """Read the arrays."""
-        named_label(self.label, self.labels, "KEY", self.source)
-        columns = (self.label, *self.attribute, self.user, self.member)
+        label = named_label(self.label, "KEY", self.source)
+        columns = (label, *self.attribute, self.user, self.member)
         archive = read_arrays(Path(self.source), (self.inputs, *filter(None, columns)))
         inputs = self._inputs(archive)
         records = len(inputs.array)
         for key in archive.names(filter(None, columns)):
             expect_length(len(np.atleast_1d(archive[key])), records, archive.origin(key))
         used = (*archive.arrays, "class_names")
-        return self.described(archive, inputs, self._labels(archive, records), used)
+        return self.described(archive, inputs, self._labels(archive, label), used)
 
-    def _labels(self, archive: Archive, records: int) -> Labels:
-        if (key := self.label) is None:
-            return no_labels(records, self.source)
+    def _labels(self, archive: Archive, key: str) -> Labels:
         names = archive.names_of(key) or archive.names_of("class")
         return labels_of_array(archive[key], archive.origin(key), names, self.task)
 

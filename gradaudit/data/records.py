@@ -76,7 +76,7 @@ class Records:
     Attributes:
         inputs: (records, …) floats, or integer tokens for discrete inputs.
         labels: (records,) int64 class labels, (records, …) of positions (``IGNORED`` where there
-            is none), or (records,) or (records, …) targets.
+            is none), or (records,) or (records, …) targets; (records, 0) where there are none.
         classes: names of the classes, empty for regression.
         attributes: the named private attributes.
         users: (records,) user of each record, or None.
@@ -86,8 +86,6 @@ class Records:
         notes: what the adapter did to the data (encoding, imputation), for the report.
         parts: the model's arguments by name, where it takes several: they lie side by side in
             ``inputs``, (records, positions).
-        label_parts: the labels by name, where a record has several: they lie side by side in
-            ``labels``, (records, positions). Records without labels have labels (records, 0).
         spelling: what spells their tokens in words; None where nothing does.
         class_numbers: numbers that the classes are in the data, ascending; empty where they are
             words, or numbered by the user.
@@ -103,7 +101,6 @@ class Records:
     adapter: str = ""
     notes: dict[str, JsonValue] = field(default_factory=dict)
     parts: tuple[InputPart, ...] = ()
-    label_parts: tuple[InputPart, ...] = ()
     spelling: Spelling | None = None
     class_numbers: tuple[float, ...] = ()
 
@@ -199,8 +196,6 @@ def _task(records: Records) -> str:
         return "classification"
     if records.unlabelled:
         return "none"
-    if records.label_parts:
-        return "several"
     tokens = records.labels.dim() > 1 and not records.labels.is_floating_point()
     return "tokens" if tokens else "regression"
 
@@ -218,8 +213,6 @@ def _parts(records: Records) -> Iterator[bytes | memoryview]:
     yield from _array("labels", records.labels.numpy())
     if records.parts:
         yield repr(records.parts).encode()
-    if records.label_parts:
-        yield repr(("labels", records.label_parts)).encode()
     yield repr(records.classes).encode()
     for name, attribute in sorted(records.attributes.items()):
         yield repr((name, attribute.values)).encode()

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import JsonValue
 
 from gradaudit.data.common.checks import expect_to_fit
-from gradaudit.data.common.roles import Labels, in_order, labels_of
+from gradaudit.data.common.roles import Labels, in_order, labels_of, named_label
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.common.tabular import DescribedRecords
@@ -176,9 +176,8 @@ class TextFile(DescribedRecords):
         """Returns the tokens as the model gets them, and the labels that it predicts."""
         task = self.task or (self.reading.task if self.reading else None)
         if task != "next-token" and task != "masked-token":
-            if self.label is None:
-                raise UsageError(f"text:{self.source}: option 'label' is missing; add label=COL")
-            return tokens, labels_of(table.column(self.label), task)
+            label = named_label(self.label, "COL", f"text:{self.source}")
+            return tokens, labels_of(table.column(label), task)
         if self.label is not None:
             raise UsageError(
                 f"text:{self.source}: label={self.label}: the model predicts tokens, which are the "

@@ -148,7 +148,7 @@ class ClientModel:
         labels = _cast(client.records.labels[rows], device, dtype)
         given, named = arguments(self.target.parts, inputs)
         measure = self.target.loss
-        loss = measure.of_batch(measure.outputs_of(model, model, given, named), labels)
+        loss = measure.of_batch(measure.outputs_of(model, given, named), labels)
         torch.autograd.backward(loss)
         return loss.detach()
 

@@ -112,7 +112,7 @@ class FunctionalModel:
         ``forward`` may write into what it is given.
         """
         args, kwargs = arguments(self.parts, inputs.clone())
-        return self.loss.outputs_of(self.module, partial(self.call, parameters), args, kwargs)
+        return self.loss.outputs_of(partial(self.call, parameters), args, kwargs)
 
     def call(self, parameters: Parameters, *args: Any, **kwargs: Any) -> Any:
         """The model's output for its own arguments, with some or all parameters replaced."""

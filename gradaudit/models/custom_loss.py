@@ -2,23 +2,21 @@
 
 A function that reduces is taken at its word for a batch. What its records' own losses are is found
 by calling it on one record at a time; whether the batch's loss is their (weighted) mean is tried.
-It gets whole what the model returns, and whole the labels of several parts.
+It gets whole what the model returns.
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from gradaudit.core.text import listed
-from gradaudit.data.common.packing import InputPart, in_order, unpacked
 from gradaudit.errors import AuditError, one_line
 from gradaudit.models.losses import Loss, default_dtype, mean_of
-from gradaudit.models.outputs import EachOutput, OutputBranch, binds, packed_outputs, unwrap
+from gradaudit.models.outputs import OutputBranch, packed_outputs, unwrap
 
 _LOSSES = tuple(kind for name, kind in vars(nn).items() if name.endswith("Loss"))
 """Losses of torch that take a prediction and its targets."""
@@ -32,28 +30,15 @@ class CustomLoss(Loss):
     Where ``f`` has an attribute ``weights``, ``f.weights(targets)`` gives what each record counts,
     (records,), and the loss of a batch is Σ w ℓ / Σ w.
 
-    ``f`` gets all that the model returns; torch's own losses get the prediction alone. Of records
-    without labels it is ``f(outputs)``, or ``f(*outputs)`` of a model that is called with each
-    input in turn, as ``nn.TripletMarginLoss`` takes them; a function of two gets None.
+    ``f`` gets all that the model returns; torch's own losses get the prediction alone. The targets
+    are None where there are no labels.
     """
 
     def __init__(self, function: Callable[..., Tensor], name: str) -> None:
         self.function = function
         self.name = name
-        self.label_parts: tuple[InputPart, ...] = ()
-        self.takes_whole = not (isinstance(function, _LOSSES) and binds(function, (None, None)))
+        self.takes_whole = not isinstance(function, _LOSSES)
         self._layouts: dict[int, OutputBranch] = {}
-
-    @property
-    def whole_labels(self) -> bool:
-        """Whether some part of the labels is of whole numbers or truth values."""
-        return any(part.kind != "numbers" for part in self.label_parts)
-
-    def with_labels_of(self, parts: tuple[InputPart, ...]) -> Self:
-        """Returns the loss for labels with these parts, which are stored side by side."""
-        loss = copy.copy(self)
-        loss.label_parts, loss._layouts = parts, {}
-        return loss
 
     def taken(self, returned: Any) -> Tensor:
         """Packs structured outputs side by side, (records, positions); a tensor stays as it is."""
@@ -97,7 +82,7 @@ class CustomLoss(Loss):
         if not callable(of_targets):
             return None
         at = next((tensor.device for _, tensor in _tensors(self.function)), targets.device)
-        given = of_targets(self._labels(targets.to(at, copy=True)))
+        given = of_targets(targets.to(at, copy=True))
         if not isinstance(given, Tensor) or given.shape != targets.shape[:1] or (given < 0).any():
             raise AuditError(
                 f"--loss {self.name}: weights(targets) must give one weight a record, "
@@ -167,9 +152,9 @@ class CustomLoss(Loss):
             raise
         except Exception as error:
             raise AuditError(
-                f"--loss {self.name}: fails on outputs {self._shapes(outputs)} and labels "
-                f"{self._label_shapes(labels)}: {one_line(error)}"
-                f"{self._other_arguments(outputs, labels)}{self._single_only(outputs, labels)}"
+                f"--loss {self.name}: loss(outputs, labels) fails on outputs "
+                f"{self._shapes(outputs)} and labels {_shape(labels)}: {one_line(error)}"
+                f"{self._single_only(outputs, labels)}"
             ) from error
 
     def _shapes(self, outputs: Tensor) -> str:
@@ -178,27 +163,6 @@ class CustomLoss(Loss):
             return f"of shape {tuple(outputs.shape)}"
         named = [f"{leaf.name} {(len(outputs), *leaf.shape)}" for leaf in layout.leaves()]
         return f"of shapes {listed(named)}"
-
-    def _label_shapes(self, labels: Tensor) -> str:
-        if is_unlabelled(labels):
-            return "(none)"
-        named = [f"{part.name} {(len(labels), *part.shape)}" for part in self.label_parts]
-        return (
-            f"of shapes {listed(named)}"
-            if named
-            else f"of shape {tuple(labels.shape)} ({labels.dtype})"
-        )
-
-    def _other_arguments(self, outputs: Tensor, labels: Tensor) -> str:
-        """Say how a loss is called, where the model returns several parts or it takes others."""
-        given = self._arguments(outputs, labels)
-        called = ", ".join(("outputs", "labels")[: len(given)])
-        if not binds(self.function, given):
-            return f"; it is called as loss({called}): name a function of these that calls it"
-        layout = self._layout(outputs)
-        if layout is None or layout.kind is EachOutput:
-            return ""
-        return f"; loss({called}) gets the {layout.kind.__name__} that the model returns whole"
 
     def _single_only(self, outputs: Tensor, labels: Tensor) -> str:
         """Advises on the user's tensors that force the loss into single precision."""
@@ -213,10 +177,8 @@ class CustomLoss(Loss):
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Returns the labels themselves, where they are real numbers."""
-        if is_unlabelled(labels) or self.whole_labels:
-            raise AuditError(
-                f"--loss {self.name}: there are no labels of real numbers alone to differentiate by"
-            )
+        if is_unlabelled(labels):
+            raise AuditError(f"--loss {self.name}: there are no labels to differentiate by")
         if not labels.is_floating_point():
             raise AuditError(
                 f"--loss {self.name}: integer labels cannot be differentiated by; a loss of real "
@@ -244,22 +206,11 @@ class CustomLoss(Loss):
             f"{len(outputs)} records; return their mean, or one loss a record"
         )
 
-    def _arguments(self, outputs: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    def _arguments(self, outputs: Tensor, targets: Tensor) -> tuple[Any, Tensor | None]:
         """Returns the arguments that the function is called with."""
         layout = self._layout(outputs)
         whole = outputs if layout is None else layout.of(outputs)
-        if not is_unlabelled(targets):
-            return whole, self._labels(targets)
-        if binds(self.function, (whole,)):
-            return (whole,)
-        return tuple(whole) if isinstance(whole, EachOutput) else (whole, None)
-
-    def _labels(self, targets: Tensor) -> Any:
-        """Returns labels as the data has them: parts by name, or a tuple of parts without names."""
-        if not self.label_parts:
-            return targets
-        named = unpacked(self.label_parts, targets)
-        return tuple(named.values()) if in_order(self.label_parts) else named
+        return whole, None if is_unlabelled(targets) else targets
 
     def _state(self, outputs: Tensor) -> dict[str, Tensor]:
         """Returns a module's parameters and buffers in the outputs' device and precision."""
@@ -272,6 +223,12 @@ class CustomLoss(Loss):
 def is_unlabelled(labels: Tensor) -> bool:
     """Whether records have no labels: (records, 0)."""
     return labels.dim() == 2 and labels.shape[1] == 0
+
+
+def _shape(labels: Tensor) -> str:
+    if is_unlabelled(labels):
+        return "None"
+    return f"of shape {tuple(labels.shape)} ({labels.dtype})"
 
 
 def _slope(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradaudit.core.text import listed
 from gradaudit.data.records import IGNORED
 from gradaudit.errors import AuditError
-from gradaudit.models.outputs import returned_by, unwrap
+from gradaudit.models.outputs import unwrap
 
 _NAME_IT = "name the loss that the model is trained with by --loss"
 
@@ -56,21 +56,16 @@ class Loss(ABC):
         return unwrap(returned)
 
     def outputs_of(
-        self,
-        module: nn.Module,
-        run: Callable[..., Any],
-        args: Sequence[Tensor],
-        kwargs: Mapping[str, Any],
+        self, run: Callable[..., Any], args: Sequence[Tensor], kwargs: Mapping[str, Any]
     ) -> Tensor:
         """Run the model on a batch, and return what the loss takes of its output, (records, …).
 
         Args:
-            module: whose ``forward`` says how many arguments it takes.
-            run: calls it.
+            run: calls the model.
             args: its arguments in order, as the data has them.
             kwargs: those by name.
         """
-        return self.taken(returned_by(module, run, args, kwargs, each=self.takes_whole))
+        return self.taken(run(*args, **kwargs))
 
     def batch_mismatch(
         self,
@@ -315,11 +310,7 @@ class ModelLoss(Loss):
     alone = True
 
     def outputs_of(
-        self,
-        module: nn.Module,
-        run: Callable[..., Any],
-        args: Sequence[Tensor],
-        kwargs: Mapping[str, Any],
+        self, run: Callable[..., Any], args: Sequence[Tensor], kwargs: Mapping[str, Any]
     ) -> Tensor:
         """Returns each record's loss, (records,)."""
         records = len(next(iter((*args, *kwargs.values()))))

@@ -6,22 +6,19 @@ Those are laid side by side in (records, positions), and put together again befo
 called, so every engine differentiates all of them.
 """
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradaudit.core.text import listed
 from gradaudit.errors import AuditError
 
 PREDICTIONS = ("logits", "out", "outputs", "output", "predictions", "prediction")
 """Names that models give to their prediction among other outputs."""
-_MANY = 1 << 10
-"""Largest number of positional arguments of a model that takes any number."""
 
 
 def unwrap(output: Any) -> Tensor:
@@ -165,51 +162,3 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
     if is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in fields(value)]
     return None
-
-
-class EachOutput(tuple[Any, ...]):
-    """Outputs of a model of one argument that is called with several in turn."""
-
-
-def returned_by(
-    module: nn.Module,
-    run: Callable[..., Any],
-    args: Sequence[Tensor],
-    kwargs: Mapping[str, Any],
-    *,
-    each: bool,
-) -> Any:
-    """Returns the model's output for its arguments.
-
-    Args:
-        module: whose ``forward`` says how many arguments it takes.
-        run: calls it.
-        args: its arguments in order, as the data has them.
-        kwargs: those by name.
-        each: whether a model of one argument may be called with each of several in turn, as the
-            items of a triplet are; it returns a tuple then.
-    """
-    if each and len(args) > 1 and not binds(module, args) and binds(module, args[:1]):
-        return EachOutput(run(one) for one in args)
-    return run(*args, **kwargs)
-
-
-def positional_arguments(module: nn.Module) -> tuple[int, int] | None:
-    """Returns the least and the most positional arguments of a model; None if unknown."""
-    try:
-        parameters = inspect.signature(module.forward).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return sum(p.default is p.empty for p in places), _MANY if open_ended else len(places)
-
-
-def binds(function: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether a function or a module takes these arguments by position."""
-    called = function.forward if isinstance(function, nn.Module) else function
-    try:
-        inspect.signature(called).bind(*args)
-    except (TypeError, ValueError):
-        return False
-    return True

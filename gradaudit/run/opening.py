@@ -37,7 +37,6 @@ from gradaudit.models.losses import (
     MeanSquaredError,
     ModelLoss,
 )
-from gradaudit.models.outputs import positional_arguments
 from gradaudit.models.target import (
     Target,
     choose_layers,
@@ -114,8 +113,8 @@ def open_subject(
     records = with_fitting_labels(records, untrained.loss)
     if isinstance(untrained.loss, ModelLoss):
         records = with_labels_as_input(records)
-    loss = with_fitting_loss(untrained.loss, records)
-    untrained = replace(untrained, loss=loss, parts=records.parts)
+    expect_labels_for(untrained.loss, records)
+    untrained = replace(untrained, parts=records.parts)
     defenses = (*map(parse_defense, settings.defense), *defenses)
     untrained = defended_target(untrained, defenses, settings.seed)
     rename = parse_rename(settings.prefix) if settings.prefix else None
@@ -173,18 +172,12 @@ def _probabilities(view: FunctionalModel, inputs: torch.Tensor) -> list[str]:
 
 def _records_for(model: nn.Module, settings: SubjectSettings, data: object | None) -> Records:
     """Returns data in memory, or what ``--data`` names, in the form that the model takes."""
-    least, _ = positional_arguments(model) or (1, 1)
     if data is not None:
-        records = records_of(data, "data", inputs=max(1, least))
+        records = records_of(data, "data")
         return replace(records, adapter=records.adapter or "memory")
     spec = _needed(settings.data, "--data")
     expect_data_of(model, spec)
-    records = load_records(
-        spec,
-        attributes=settings.attribute,
-        reading=reading_of(model),
-        arguments=max(1, least),
-    )
+    records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
     return records if "classes=" in spec else _in_order_of(class_names(model), records, spec)
 
 
@@ -224,14 +217,14 @@ def with_labels_as_input(records: Records) -> Records:
     """Put the labels behind the inputs, as the last argument of a model that returns its loss.
 
     Raises:
-        UsageError: inputs or labels have names, so that the labels have no place behind them.
+        UsageError: inputs have names, so that the labels have no place behind them.
     """
     if records.unlabelled:
         return records
-    if records.label_parts or not in_places(records.parts):
+    if not in_places(records.parts):
         raise UsageError(
-            "--loss model: inputs or labels have names; return the labels among the inputs, by the "
-            "name that forward takes them by, and None for the labels, as in --data FILE.py:factory"
+            "--loss model: inputs have names; return the labels among the inputs, by the name "
+            "that forward takes them by, and None for the labels, as in --data FILE.py:factory"
         )
     shape, labels = tuple(records.inputs.shape[1:]), records.labels
     given = records.parts or (InputPart("0", shape, "tokens" if records.discrete else "numbers"),)
@@ -249,21 +242,14 @@ def with_labels_as_input(records: Records) -> Records:
     )
 
 
-def with_fitting_loss(loss: Loss, records: Records) -> Loss:
-    """Returns a loss that knows the parts of the labels.
-
-    Raises:
-        UsageError: the labels have several parts or there are none, and the loss cannot take that.
-    """
-    if (not records.unlabelled and not records.label_parts) or isinstance(loss, ModelLoss):
-        return loss
-    if isinstance(loss, CustomLoss) and loss.takes_whole:
-        return loss.with_labels_of(records.label_parts)
-    what = "no labels" if records.unlabelled else "labels of several parts"
-    raise UsageError(
-        f"--loss {loss.name}: the records have {what}; name a function that takes them, "
-        "--loss FILE.py:NAME"
-    )
+def expect_labels_for(loss: Loss, records: Records) -> None:
+    """Raise a UsageError where there are no labels, and the loss cannot do without."""
+    whole = isinstance(loss, CustomLoss) and loss.takes_whole
+    if records.unlabelled and not whole and not isinstance(loss, ModelLoss):
+        raise UsageError(
+            f"--loss {loss.name}: the records have no labels; name a function that takes None for "
+            "them, --loss FILE.py:NAME"
+        )
 
 
 def _in_order_of(names: tuple[str, ...], records: Records, spec: str) -> Records:

@@ -205,7 +205,7 @@ _WORDS: Mapping[str, str] = {
     "dropped": "left out on request",
     "left": "not used",
     "resized": "pictures resized to",
-    "first_records": "the first records of more (records=N says how many)",
+    "first_records": "the first records of more",
     "unread": "files not read",
     "sampling_rate": "samples a second",
     "samples": "samples a record",

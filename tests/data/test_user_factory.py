@@ -182,18 +182,14 @@ def attributed(codes: list[int]) -> Records:
         ("a text", "returns str"),
         (INPUTS, "returns Tensor"),
         (Pairs(), "is empty"),
-        (Pairs((INPUTS[0], 1, 2, 3)), "item 0 is tuple of 4, and an input and a label"),
-        (Pairs((INPUTS[0], 1, 2), (INPUTS[1], 0)), "'attribute' is missing in some items"),
+        (Pairs((INPUTS[0], 1, 2)), "item 0 is tuple of 3; the forms are"),
+        (Pairs({"x": INPUTS[0], "y": 1, "a": 2}, {"x": INPUTS[1], "y": 0}), "'a' is missing in"),
         (Pairs({"pixels": INPUTS[0], "age": 1}), "item 0 has pixels, age; arrays and a label"),
         (Pairs({"age": 3, "y": 1}), "item 0 has age, y; arrays and a label"),
-        (DataLoader(TensorDataset(INPUTS)), "item 0 is tuple of 1, and an input and a label"),
-        (Pairs((INPUTS[0], 1, INPUTS[0])), "attribute attribute is an array, and one value"),
+        (DataLoader(TensorDataset(INPUTS)), "item 0 is list of 1; the forms are"),
         (Pairs(({"a": INPUTS[0]}, 1), ({"b": INPUTS[1]}, 0)), "of item 1 are not those of item 0"),
-        (Pairs((INPUTS[0], 1), 3), "item 1 is int of 1"),
-        (
-            DataLoader(Pairs(*[((INPUTS[0],) * 3, 1)] * 2), 2),
-            "batch 0: holds list, in which",
-        ),
+        (Pairs((INPUTS[0], 1), 3), "item 1 is int; the forms are"),
+        ((INPUTS, (LABELS,) * 3), "f: labels: has 3 entries for 2 records"),
         (Pairs((INPUTS[0], 1), (INPUTS[1][:1], 0)), "item 1 is of shape (1,) and item 0 of (2,)"),
         (Records(inputs=INPUTS[:0], labels=LABELS[:0]), "there are no records"),
         (Records(inputs=INPUTS, labels=LABELS[:1]), "labels: has 1 entries for 2 records"),
@@ -298,10 +294,11 @@ class Streamed(IterableDataset[Any]):
     """Items that are given once, without a length."""
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([(x, int(y), {"sex": sex}) for x, y, sex in zip(X, Y, SEX, strict=True)])
+        return iter(
+            [{"x": x, "y": int(y), "sex": sex} for x, y, sex in zip(X, Y, SEX, strict=True)]
+        )
 
 
-TRIPLES = Pairs(*((x, int(y), sex) for x, y, sex in zip(X, Y, SEX, strict=True)))
 MAPPINGS = Pairs(
     *(
         {"pixel_values": x, "label": int(y), "sex": sex, "user": f"u{i // 2}"}
@@ -311,22 +308,20 @@ MAPPINGS = Pairs(
 
 
 @pytest.mark.parametrize(
-    ("returned", "attribute"),
+    "returned",
     [
-        (TRIPLES, "attribute"),
-        (MAPPINGS, "sex"),
-        (Streamed(), "sex"),
-        (DataLoader(TRIPLES, batch_size=4), "attribute"),
-        (DataLoader(MAPPINGS, batch_size=5), "sex"),
-        (DataLoader(Streamed(), batch_size=2), "sex"),
+        MAPPINGS,
+        Streamed(),
+        DataLoader(MAPPINGS, batch_size=5),
+        DataLoader(Streamed(), batch_size=2),
     ],
-    ids=["triples", "mappings", "stream", "loader", "loader of mappings", "loader of a stream"],
+    ids=["mappings", "stream", "loader of mappings", "loader of a stream"],
 )
-def test_items_and_batches_of_them_are_the_same_records(returned: Any, attribute: str) -> None:
+def test_items_and_batches_of_them_are_the_same_records(returned: Any) -> None:
     records = records_of(returned, "f")
     assert torch.equal(records.inputs, X)
     assert torch.equal(records.labels, Y)
-    found = records.attributes[attribute]
+    found = records.attributes["sex"]
     assert [found.values[code] for code in found.codes] == SEX
     of_mappings = MAPPINGS in (returned, getattr(returned, "dataset", None))
     users = None if records.users is None else records.users.tolist()
@@ -342,7 +337,11 @@ FLAT = Pairs(
 )
 NESTED = Pairs(
     *(
-        ({"input_ids": TOKENS[i], "mask": MASK[i], "numbers": X[i]}, int(Y[i]), {"sex": sex})
+        {
+            "inputs": {"input_ids": TOKENS[i], "mask": MASK[i], "numbers": X[i]},
+            "labels": int(Y[i]),
+            "sex": sex,
+        }
         for i, sex in enumerate(SEX)
     )
 )
@@ -363,33 +362,10 @@ def test_items_of_several_inputs_call_the_model_by_their_names(items: Any, given
     assert torch.equal(records.labels, Y)
 
 
-def test_pictures_beside_each_other_are_prepared_each() -> None:
-    pair = {"image": Image.new("RGB", (4, 2)), "depth": Image.new("L", (4, 2), 255), "label": 0}
-    records = records_of(Pairs(pair, {**pair, "label": 1}), "f")
-    assert [(part.name, part.shape) for part in records.parts] == [
-        ("image", (3, 2, 4)),
-        ("depth", (1, 2, 4)),
-    ]
-    assert records.inputs.sum(dim=1).tolist() == [8, 8]
-
-
 def test_a_loader_that_shuffles_gives_the_same_records_each_time() -> None:
-    first, second = (records_of(DataLoader(TRIPLES, 2, shuffle=True), "f") for _ in range(2))
+    first, second = (records_of(DataLoader(MAPPINGS, 2, shuffle=True), "f") for _ in range(2))
     assert fingerprint(first) == fingerprint(second)
     assert sorted(first.labels.tolist()) == sorted(Y.tolist())
-
-
-@pytest.mark.parametrize("inputs", [(X, X + 1), {"0": X, "1": X + 1}], ids=["place", "name"])
-def test_several_inputs_are_a_tuple_or_a_mapping(inputs: Any) -> None:
-    whole = records_of({"inputs": inputs, "labels": Y}, "f")
-    rows = [
-        {k: v[i] for k, v in inputs.items()} if isinstance(inputs, dict) else (X[i], X[i] + 1)
-        for i in range(6)
-    ]
-    items = records_of(list(zip(rows, Y, strict=True)), "f")
-    for records in (whole, items):
-        assert [part.name for part in records.parts] == ["0", "1"]
-        assert torch.equal(records.inputs, torch.cat([X, X + 1], dim=1))
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3)])

@@ -232,7 +232,7 @@ def in_use(records: Records) -> set[str]:
         "users": records.users is not None,
         "members": records.members is not None,
     }
-    parts = {part.name for part in (*records.parts, *records.label_parts)}
+    parts = {part.name for part in records.parts}
     return {name for name, used in served.items() if used} | records.attributes.keys() | parts
 
 

@@ -104,7 +104,7 @@ def _trained(
             taken = torch.from_numpy(np.flatnonzero(draws.random(len(records)) < rate))
             if len(taken):
                 given, named = arguments(target.parts, records.inputs[taken].to(target.device))
-                outputs = target.loss.outputs_of(model, model, given, named)
+                outputs = target.loss.outputs_of(model, given, named)
                 loss = target.loss.of_batch(outputs, records.labels[taken].to(target.device))
                 torch.autograd.backward(loss)
             optimizer.step()

@@ -29,8 +29,6 @@ from gradaudit.errors import DataError
 _KINDS = "biufU"
 _KEY = "key "
 _CHANNELS = (1, 3, 4)
-_LARGEST_WHOLE = 1 << 24
-"""Whole numbers up to which float32 holds each of them."""
 
 
 @dataclass(frozen=True)
@@ -236,21 +234,3 @@ def _kind_of(array: NDArray[Any]) -> Kind:
         return "flags"
     pictures = array.dtype == np.uint8 and array.ndim > 2
     return "tokens" if array.dtype.kind in "iu" and not pictures else "numbers"
-
-
-def packed_labels(
-    arrays: Mapping[str, NDArray[Any]], origin: str
-) -> tuple[NDArray[np.float32], tuple[InputPart, ...]]:
-    """Labels (records, …) by name, side by side as real numbers.
-
-    Raises:
-        DataError: they are not of the same records, or a whole number is beyond what float32 holds.
-    """
-    whole = {n: a.astype(np.int64) if a.dtype.kind in "iu" else a for n, a in arrays.items()}
-    for name, array in whole.items():
-        if array.dtype.kind == "i" and array.size and np.abs(array).max() > _LARGEST_WHOLE:
-            raise DataError(
-                f"{origin}: {quote(name)} has numbers beyond {_LARGEST_WHOLE:,}; number from 0"
-            )
-    block, parts = packed(whole, origin)
-    return block.astype(np.float32), parts

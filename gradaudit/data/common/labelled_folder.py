@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from gradaudit.core.files import expect_file
 from gradaudit.core.text import printable
 from gradaudit.data.common.checks import choose, quote
-from gradaudit.data.common.roles import Labels, assemble, labels_of
+from gradaudit.data.common.roles import Labels, assemble, labels_of, named_label
 from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import TextTable, read_table
 from gradaudit.data.common.tabular import DescribedRecords
@@ -96,9 +96,7 @@ class LabelledFolder(DescribedRecords):
         here = Path(name).expanduser()
         path = here if here.is_file() else folder / name
         table = read_table(path)
-        if self.label is None:
-            raise UsageError(f"{table.file}: name the column of the label with label=COL")
-        labels = labels_of(table.column(self.label), self.task)
+        labels = labels_of(table.column(named_label(self.label, "COL", table.file)), self.task)
         table.names((*self.attribute, *filter(None, (self.user, self.member))))
         name = self._file_column(table)
         files = [inside(folder, cell.strip(), table.file) for cell in table.texts(name)]

@@ -200,19 +200,10 @@ def no_labels(records: int, origin: str) -> Labels:
     return Labels(np.zeros((records, 0), dtype=np.float32), (), origin)
 
 
-def named_label(label: str | None, labels: str, example: str, origin: str) -> str | None:
-    """The column or key of the label, None where ``labels=none`` says that there is none.
-
-    Raises:
-        UsageError: neither is said, or both.
-    """
-    if labels == "none" and label is not None:
-        raise UsageError(f"{origin}: label={label} and labels=none: leave out one of them")
-    if labels != "none" and label is None:
-        raise UsageError(
-            f"{origin}: option 'label' is missing; add label={example}, or say labels=none of "
-            "records without labels"
-        )
+def named_label(label: str | None, example: str, origin: str) -> str:
+    """The column or key of the label; a UsageError where none is named."""
+    if label is None:
+        raise UsageError(f"{origin}: option 'label' is missing; add label={example}")
     return label
 
 

@@ -12,7 +12,6 @@ from gradaudit.data.common.roles import (
     labels_of,
     left_aside,
     named_label,
-    no_labels,
 )
 from gradaudit.data.common.table_columns import Inputs, encode
 from gradaudit.data.common.tables import UNNAMED, TextTable
@@ -70,7 +69,6 @@ class Tabular(DescribedRecords):
     every record.
 
     Attributes:
-        labels: ``none`` where there are none, for a loss of the outputs alone.
         drop: columns that are no inputs; they can still be attributes.
         categorical: columns of numbers that are codes of categories.
         columns: ``one-hot`` groups or ``codes`` of categories; all whole numbers where every
@@ -80,19 +78,15 @@ class Tabular(DescribedRecords):
         task: whether the label is a class or a number; its values decide where it is not given.
     """
 
-    labels: Literal["given", "none"] = "given"
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     columns: Literal["one-hot", "codes"] = "one-hot"
     scale: Literal["none", "standard"] = "none"
     task: Literal["classification", "regression"] | None = None
 
-    def labels_in(self, table: TextTable, records: int) -> Labels:
-        """The task's labels, none where that was said."""
-        label = named_label(self.label, self.labels, "COL", table.file)
-        if label is None:
-            return no_labels(records, table.file)
-        return labels_of(table.column(label), self.task)
+    def labels_in(self, table: TextTable) -> Labels:
+        """The task's labels."""
+        return labels_of(table.column(named_label(self.label, "COL", table.file)), self.task)
 
     def records_of(self, table: TextTable) -> Records:
         """The table's records, encoded."""
@@ -105,5 +99,4 @@ class Tabular(DescribedRecords):
         inputs = encode(chosen, table.file, self.scale, self.columns)
         inputs.notes.update({"dropped": list(dropped)} if dropped else {})
         inputs.notes.update({"row_names": [*names]} if names else {})
-        labels = self.labels_in(table, len(inputs.array))
-        return self.described(table, inputs, labels, used=table.cells)
+        return self.described(table, inputs, self.labels_in(table), used=table.cells)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gradaudit.core.specs import suggest
 from gradaudit.core.text import first_line
-from gradaudit.data.common.arrays import as_inputs, packed, packed_labels, pictures, scaled
+from gradaudit.data.common.arrays import as_inputs, packed, pictures, scaled
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.packing import InputPart
 from gradaudit.data.common.picture_files import Named, stack_pictures
@@ -38,11 +37,11 @@ from gradaudit.errors import DataError, GradauditError
 FORMS = (
     "the forms are: Records; a pair (inputs, labels); a mapping of inputs, labels and, if there "
     "are any, attributes, users, members, classes, columns; or a data set, loader or iterable of "
-    "pairs (input, label), triples with an attribute, or mappings of arrays and a label; several "
-    "inputs are a mapping or a tuple of arrays; without labels (labels=none) there are inputs alone"
+    "pairs (input, label) or of mappings of arrays, a label and single values; several inputs are "
+    "a mapping by the names of the model's arguments; labels are None where there are none"
 )
 STREAMED = 10_000
-"""Records that are taken of what has no length."""
+"""Items that are taken of what has no length."""
 
 _PARTS = ("inputs", "labels", "attributes", "users", "members", "classes", "columns")
 _ROLES = {
@@ -55,23 +54,12 @@ _ROLES = {
 Prepare = Callable[[Named, str], Inputs]
 
 
-def records_of(
-    returned: Any,
-    origin: str,
-    *,
-    unlabelled: bool = False,
-    inputs: int = 1,
-    records: int | None = None,
-    prepare: Prepare | None = None,
-) -> Records:
+def records_of(returned: Any, origin: str, *, prepare: Prepare | None = None) -> Records:
     """Read records in one of the documented forms.
 
     Args:
         returned: in one of the ``FORMS``.
         origin: where it is from, for messages.
-        unlabelled: whether there are no labels, so that a tuple is of inputs.
-        inputs: how many parts of an item that is a tuple are inputs.
-        records: how many are taken of a data set; all, or 10,000 of what has no length.
         prepare: makes inputs of named pictures; in [0, 1] without it.
 
     Raises:
@@ -79,46 +67,29 @@ def records_of(
     """
     if isinstance(returned, Records):
         return _checked(returned, origin)
-    arrays = isinstance(returned, tuple) and all(_is_array(part) for part in returned)
-    if unlabelled and (arrays or _is_array(returned)):
-        returned = {"inputs": returned, "labels": None}
-    elif isinstance(returned, tuple) and len(returned) == 2:
+    if isinstance(returned, tuple) and len(returned) == 2:
         returned = dict(zip(("inputs", "labels"), returned, strict=True))
     if isinstance(returned, Mapping):
-        if unlabelled and returned.get("labels") is not None:
-            raise DataError(f"{origin}: returns labels; leave out labels=none")
-        return _of_parts({**returned, "labels": None} if unlabelled else returned, origin)
-    plain = isinstance(returned, (str, bytes)) or _is_array(returned)
+        return _of_parts(returned, origin)
+    plain = isinstance(returned, (str, bytes, np.ndarray, torch.Tensor))
     if plain or not (hasattr(returned, "__getitem__") or isinstance(returned, Iterable)):
         raise DataError(f"{origin}: returns {type(returned).__name__}; {FORMS}")
-    columns, note = _columns(returned, origin, unlabelled, inputs, records)
-    values, notes = _inputs_of(columns.pop("inputs"), f"{origin}: inputs", prepare or _unprepared)
-    labels = columns.pop("labels", None)
+    columns, notes = _columns(returned, origin)
+    parts: dict[str, Any] = {}
+    if all(isinstance(one, Image.Image) for one in columns["inputs"]):
+        shown = columns.pop("inputs")
+        sources = [(f"{origin}: picture {k}", one) for k, one in enumerate(shown)]
+        made = (prepare or _unprepared)(sources, origin)
+        parts["inputs"] = made.array
+        notes |= made.notes
+    batches = isinstance(returned, DataLoader)
+    joined = {k: _joined(v, f"{origin}: {k}", batches=batches) for k, v in columns.items()}
     names = getattr(getattr(returned, "dataset", returned), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-    parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
-    parts["labels"] = None if labels is None else _stacked(labels, f"{origin}: labels")
-    parts |= {"inputs": values, "classes": names if named else (), "attributes": columns}
-    made = _of_parts(parts, origin)
-    return replace(made, notes={**made.notes, **notes, **note})
-
-
-def _is_array(value: object) -> bool:
-    return isinstance(value, (np.ndarray, torch.Tensor))
-
-
-def _several(value: object) -> Mapping[str, Any] | None:
-    """Return arrays by name or place, of a mapping or a tuple of them; None of anything else."""
-    if isinstance(value, Mapping):
-        return {str(name): part for name, part in value.items()}
-    if isinstance(value, tuple) and any(_has_values(part) for part in value):
-        return {str(place): part for place, part in enumerate(value)}
-    return None
-
-
-def _has_values(value: object) -> bool:
-    """Whether an object holds more than one value."""
-    return isinstance(value, (list, tuple, Mapping, Image.Image)) or getattr(value, "ndim", 0) > 0
+    parts |= {name: joined.pop(name) for name in ("inputs", *_ROLES) if name in joined}
+    classes = names if named else ()
+    records = _of_parts({"labels": None, **parts, "classes": classes, "attributes": joined}, origin)
+    return replace(records, notes={**records.notes, **notes})
 
 
 def _of_parts(parts: Mapping[str, Any], origin: str) -> Records:
@@ -136,11 +107,9 @@ def _of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     if not {"inputs", "labels"} <= set(parts):
         raise DataError(f"{origin}: inputs and labels are needed; {FORMS}")
     array, several = _inputs(parts["inputs"], f"{origin}: inputs")
-    labels, label_parts = _labels(parts, f"{origin}: labels", len(array))
     notes: dict[str, JsonValue] = {}
-    for what, named in (("inputs", several), ("targets", label_parts)):
-        if named:
-            notes[what] = {part.name: list(part.shape) for part in named}
+    if several:
+        notes["inputs"] = {part.name: list(part.shape) for part in several}
     features = () if several else numeric_features(array)
     if parts.get("columns") is not None:
         if several:
@@ -151,42 +120,36 @@ def _of_parts(parts: Mapping[str, Any], origin: str) -> Records:
         raise DataError(f"{origin}: attributes are a mapping of name to one value a record")
     made = assemble(
         Inputs(array, features, notes),
-        labels,
+        _labels(parts, f"{origin}: labels", len(array)),
         [_column(str(k), part, f"{origin}: attribute {k}") for k, part in attributes.items()],
         user=_column("users", parts["users"], f"{origin}: users") if "users" in parts else None,
         member=_column("members", parts["members"], f"{origin}: members")
         if "members" in parts
         else None,
     )
-    return replace(made, parts=several, label_parts=label_parts)
+    return replace(made, parts=several)
 
 
 def _inputs(given: Any, origin: str) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
     """Inputs (records, …), and their parts where the model takes several or one number a record."""
-    if (named := _several(given)) is not None:
-        return packed({k: _unscaled(part, f"{origin}: {k}") for k, part in named.items()}, origin)
+    if isinstance(given, Mapping):
+        arrays = {str(k): _unscaled(part, f"{origin}: {k}") for k, part in given.items()}
+        return packed(arrays, origin)
     raw = _unscaled(given, origin)
     if raw.ndim == 1 and raw.dtype.kind in "iuf":
         return packed({"": raw}, origin)
     return as_inputs(raw, origin, tokens=raw.dtype.kind in "iu"), ()
 
 
-def _labels(
-    parts: Mapping[str, Any], origin: str, records: int
-) -> tuple[Labels, tuple[InputPart, ...]]:
-    """The task's labels, and their parts where a record has several."""
-    given = parts["labels"]
-    if given is None:
-        return no_labels(records, origin), ()
-    if (named := _several(given)) is not None:
-        arrays = {name: array_of(part, f"{origin}: {name}") for name, part in named.items()}
-        block, label_parts = packed_labels(arrays, origin)
-        return Labels(block, (), origin), label_parts
-    labels = array_of(given, origin)
+def _labels(parts: Mapping[str, Any], origin: str, records: int) -> Labels:
+    """The task's labels."""
+    if parts["labels"] is None:
+        return no_labels(records, origin)
+    labels = array_of(parts["labels"], origin)
     if labels.dtype.kind == "i" and labels.ndim == 1 and labels.size and IGNORED < labels.min() < 0:
-        return Labels(labels.astype(np.int64), (), origin), ()
+        return Labels(labels.astype(np.int64), (), origin)
     task: Task | None = "classification" if labels.dtype.kind in "iub" else None
-    return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task), ()
+    return labels_of_array(labels, origin, tuple(parts.get("classes", ())), task)
 
 
 def _unscaled(given: Any, origin: str) -> NDArray[Any]:
@@ -207,7 +170,7 @@ def array_of(part: Any, origin: str) -> NDArray[Any]:
             "one shape"
         ) from error
     if array.dtype.kind not in "biufU":
-        raise DataError(f"{origin}: is of type {array.dtype}; numbers or text are needed")
+        raise DataError(f"{origin}: is of type {array.dtype}; numbers or text are needed; {FORMS}")
     return array
 
 
@@ -215,127 +178,66 @@ def _column(name: str, part: Any, origin: str) -> DataColumn:
     return DataColumn.of_array(name, origin, array_of(part, origin))
 
 
-def _columns(
-    returned: Any, origin: str, unlabelled: bool, inputs: int, records: int | None
-) -> tuple[dict[str, list[Any]], dict[str, JsonValue]]:
-    """The parts of items by name, and a note where not all items were taken.
+def _columns(returned: Any, origin: str) -> tuple[dict[str, list[Any]], dict[str, JsonValue]]:
+    """The parts of items, or of batches of a loader, by name; a note where not all were taken.
 
     A data set is read once, from its first item to its last; what it draws from torch is drawn
     under seed 0.
     """
-    source = (
-        getattr(returned, "dataset", returned) if isinstance(returned, DataLoader) else returned
-    )
+    batches = isinstance(returned, DataLoader)
+    source = returned.dataset if batches else returned
     endless = isinstance(source, IterableDataset) or not hasattr(source, "__len__")
-    most = STREAMED if endless and records is None else records
     columns: dict[str, list[Any]] = {}
-    count = 0
+    count = place = 0
+    more = False
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        items = _items(returned, origin)
-        for count, item in enumerate(islice(items, most), start=1):
-            for name, value in _named(
-                item, f"{origin}: item {count - 1}", unlabelled, inputs
-            ).items():
+        for place, item in enumerate(_items(returned, origin), start=1):
+            if more := endless and count >= STREAMED:
+                break
+            named = _named(item, f"{origin}: item {place - 1}", batches=batches)
+            count += _records_in(named["inputs"]) if batches else 1
+            for name, value in named.items():
                 columns.setdefault(name, []).append(value)
-        more = count == most and next(items, None) is not None
-    if not count:
+    if not place:
         raise DataError(f"{origin}: is empty")
-    short = next((name for name, values in columns.items() if len(values) < count), None)
+    most = len(columns["inputs"])
+    short = next((name for name, values in columns.items() if len(values) < most), None)
     if short is not None:
         raise DataError(f"{origin}: {short!r} is missing in some items; give it in all or in none")
     return columns, {"first_records": count} if more else {}
 
 
+def _records_in(batch: Any) -> int:
+    return _records_in(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
+
+
 def _items(returned: Any, origin: str) -> Iterator[object]:
-    """The items of a data set, of a stream, or of the batches of a loader."""
+    """The items of a data set or a stream, or the batches of a loader."""
     indexed = hasattr(returned, "__getitem__") and hasattr(returned, "__len__")
     places = (returned[index] for index in range(len(returned))) if indexed else None
     source = iter(returned) if places is None or isinstance(returned, IterableDataset) else places
     index = 0
     while True:
         try:
-            item = next(source)
+            yield next(source)
         except StopIteration:
             return
         except GradauditError:
             raise
         except Exception as error:  # of the user's own code
             raise DataError(f"{origin}: item {index} failed with {first_line(error)}") from error
-        if isinstance(returned, DataLoader):
-            yield from _unbatched(item, f"{origin}: batch {index}")
-        else:
-            yield item
         index += 1
 
 
-def _unbatched(batch: object, origin: str) -> Iterator[object]:
-    """The items of a batch, of which each part has its records first."""
-    if isinstance(batch, Mapping):
-        columns = [_rows(part, origin) for part in batch.values()]
-    elif isinstance(batch, (tuple, list)):
-        columns = [_rows(part, origin) for part in batch]
-    else:
-        columns = [_rows(batch, origin)]
-    counts = sorted({len(column) for column in columns})
-    if len(counts) != 1:
-        raise DataError(f"{origin}: its parts are of {counts} records; {FORMS}")
-    for values in zip(*columns, strict=True):
-        if isinstance(batch, Mapping):
-            yield dict(zip(batch, values, strict=True))
-        else:
-            yield values if isinstance(batch, (tuple, list)) else values[0]
-
-
-def _rows(part: Any, origin: str) -> Sequence[Any]:
-    """A part of a batch by record: an array, a list of single values, or a mapping of these."""
-    if isinstance(part, Mapping):
-        rows = zip(*(_rows(one, origin) for one in part.values()), strict=True)
-        return [dict(zip(part, row, strict=True)) for row in rows]
-    values = isinstance(part, (list, tuple)) and not any(map(_has_values, part))
-    if not values and not (_is_array(part) and part.ndim):
-        raise DataError(
-            f"{origin}: holds {type(part).__name__}, in which records and inputs cannot be told "
-            "apart; give arrays with the records first, and several inputs by name"
-        )
-    return part  # type: ignore[no-any-return]
-
-
-def _named(item: Any, origin: str, unlabelled: bool, inputs: int) -> dict[str, Any]:
-    """The parts of an item by name: ``inputs``, ``labels``, ``users``, ``members``, attributes."""
-    if isinstance(item, Mapping):
-        return _of_mapping(item, origin, unlabelled)
-    parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
-    if unlabelled:
-        arrays = tuple(filter(_has_values, parts))
-        values = [part for part in parts if not _has_values(part)]
-        if not arrays or len(values) > 1:
-            raise DataError(
-                f"{origin} has {len(arrays)} arrays and {len(values)} single values; without "
-                "labels arrays are inputs, and one value beside them is an attribute"
-            )
-        made = {"inputs": arrays if len(arrays) > 1 else arrays[0]}
-        return {**made, "attribute": values[0]} if values else made
-    if len(parts) not in (inputs + 1, inputs + 2):
-        needed = "an input" if inputs == 1 else f"{inputs} inputs"
-        raise DataError(
-            f"{origin} is {type(item).__name__} of {len(parts)}, and {needed} and a label are "
-            f"needed; {FORMS}"
-        )
-    behind = parts[inputs + 1] if len(parts) > inputs + 1 else {}
-    attributes = behind if isinstance(behind, Mapping) else {"attribute": behind}
-    for name, value in attributes.items():
-        if _has_values(value):
-            raise DataError(
-                f"{origin}: attribute {name} is an array, and one value is needed; say inputs=N or "
-                f"labels=none where it is an input or a label; {FORMS}"
-            )
-    named = {str(name): value for name, value in attributes.items()}
-    given = dict(zip(map(str, range(inputs)), parts, strict=False)) if inputs > 1 else parts[0]
-    return {**named, "inputs": given, "labels": parts[inputs]}
-
-
-def _of_mapping(item: Mapping[Any, Any], origin: str, unlabelled: bool) -> dict[str, Any]:
+def _named(item: Any, origin: str, *, batches: bool) -> dict[str, Any]:
+    """The parts of an item or a batch: ``inputs``, ``labels``, ``users``, ``members``, others."""
+    if not isinstance(item, Mapping):
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            length = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+            raise DataError(f"{origin} is {type(item).__name__}{length}; {FORMS}")
+        inputs, label = item
+        return {"inputs": inputs} if label is None else {"inputs": inputs, "labels": label}
     rest = {str(name): value for name, value in item.items()}
     made: dict[str, Any] = {}
     for role, names in _ROLES.items():
@@ -343,60 +245,50 @@ def _of_mapping(item: Mapping[Any, Any], origin: str, unlabelled: bool) -> dict[
         if key is not None:
             made[role] = rest.pop(key)
     attributes = rest.pop("attributes", {})
-    given = {name: value for name, value in rest.items() if _has_values(value)}
-    if not given or ("labels" in made) == unlabelled:
-        label = "no label" if unlabelled else f"a label ({', '.join(_ROLES['labels'])})"
+    given = {name: value for name, value in rest.items() if _is_input(value, batches=batches)}
+    if not given or "labels" not in made:
+        label = f"a label ({', '.join(_ROLES['labels'])})"
         raise DataError(
             f"{origin} has {', '.join(map(str, item))}; arrays and {label} are needed; {FORMS}"
         )
+    if made["labels"] is None:
+        del made["labels"]
     single = {name: value for name, value in rest.items() if name not in given}
     made["inputs"] = next(iter(given.values())) if len(given) == 1 else given
     return {**single, **attributes, **made}
 
 
-def _inputs_of(
-    values: Sequence[Any], origin: str, prepare: Prepare
-) -> tuple[Any, Mapping[str, JsonValue]]:
-    """Return an array of the items' inputs, or one by name; and notes on pictures."""
-    if (first := _several(values[0])) is None:
-        if all(isinstance(one, Image.Image) for one in values):
-            made = prepare(
-                [(f"{origin}: picture {k}", one) for k, one in enumerate(values)], origin
+def _is_input(value: object, *, batches: bool) -> bool:
+    """Whether a part has more than one value a record."""
+    if isinstance(value, list | tuple) and batches:
+        return False  # texts of the records, as loaders collate them
+    several = isinstance(value, list | tuple | Mapping | Image.Image)
+    return several or getattr(value, "ndim", 0) > batches
+
+
+def _joined(values: Sequence[Any], origin: str, *, batches: bool) -> Any:
+    """Items of one shape, or batches, as one array with the records first, or arrays by name."""
+    if isinstance(values[0], Mapping):
+        for place, value in enumerate(values):
+            if not isinstance(value, Mapping) or value.keys() != values[0].keys():
+                raise DataError(
+                    f"{origin}: those of item {place} are not those of item 0 "
+                    f"({', '.join(map(str, values[0]))}); give the same in all"
+                )
+        return {
+            str(name): _joined(
+                [value[name] for value in values], f"{origin}: {name}", batches=batches
             )
-            return made.array, made.notes
-        return _stacked(values, origin), {}
-    arrays, notes = {}, dict[str, JsonValue]()
-    for name, column in _turned(values, first, origin).items():
-        arrays[name], more = _inputs_of(column, f"{origin}: {name}", prepare)
-        notes |= more
-    return arrays, notes
-
-
-def _stacked(values: Sequence[Any], origin: str) -> Any:
-    """Arrays of one shape as one, with the records first, or by name; else a DataError."""
-    if (first := _several(values[0])) is not None:
-        turned = _turned(values, first, origin)
-        return {name: _stacked(column, f"{origin}: {name}") for name, column in turned.items()}
+            for name in values[0]
+        }
     arrays = [array_of(value, f"{origin}: item {k}") for k, value in enumerate(values)]
     for place, array in enumerate(arrays):
-        if array.shape != arrays[0].shape:
+        if array.ndim < batches or array.shape[batches:] != arrays[0].shape[batches:]:
             raise DataError(
                 f"{origin}: item {place} is of shape {array.shape} and item 0 of "
                 f"{arrays[0].shape}; bring all to one shape (tokens by padding='max_length')"
             )
-    return np.stack(arrays)
-
-
-def _turned(values: Sequence[Any], first: Mapping[str, Any], origin: str) -> dict[str, list[Any]]:
-    """Mappings or tuples with the same keys as a mapping of lists; else a DataError."""
-    rows = [_several(value) or {} for value in values]
-    for place, row in enumerate(rows):
-        if row.keys() != first.keys():
-            raise DataError(
-                f"{origin}: those of item {place} are not those of item 0 ({', '.join(first)}); "
-                "give the same in all"
-            )
-    return {key: [row[key] for row in rows] for key in first}
+    return np.concatenate(arrays) if batches else np.stack(arrays)
 
 
 def _unprepared(sources: Named, origin: str) -> Inputs:

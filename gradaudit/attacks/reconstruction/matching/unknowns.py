@@ -139,7 +139,7 @@ class Targets:
         loss = view.model.loss
         if view.label_shape == (0,):  # records without labels
             fixed = torch.zeros(view.batch, 0)
-        if fixed is None and isinstance(loss, CustomLoss) and (view.classes or loss.whole_labels):
+        if fixed is None and isinstance(loss, CustomLoss) and view.classes:
             raise UnknownLabels(f"--loss {loss.name} takes class labels, which cannot be optimised")
         return cls(view, None if fixed is None else view.model.cast(fixed))
 
