@@ -60,8 +60,7 @@ class SubjectSettings(_Settings):
     )
     state_dict: str | None = Field(
         None,
-        description="Key of the state dict to audit where a checkpoint holds several, or ema for "
-        "the averaged weights.",
+        description="Key of the state dict to audit where a checkpoint holds several.",
     )
     partial: bool = Field(
         False,

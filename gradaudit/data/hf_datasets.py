@@ -200,7 +200,7 @@ class HfDatasets(PictureAdapter, Tabular):
         origin, raw = f"{table.file}: column {quote(column)}", table.array
         assert raw is not None
         array = as_inputs(raw, origin, tokens=raw.dtype.kind in "iu" and raw.ndim == 2)
-        if self.normalize is not None or self.channels is not None:
+        if self.normalize is not None:
             return self.normal(array, origin, scaled(raw))
         inputs = table_of(array, self.scale, origin)
         return replace(inputs, notes=scaled(raw, inputs.notes))

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in, read_arrays, scaled
+from gradaudit.data.common.arrays import Archive, as_inputs, read_arrays, scaled
 from gradaudit.data.common.checks import expect_length
 from gradaudit.data.common.picture_files import PictureAdapter
 from gradaudit.data.common.roles import Labels, labels_of_array, named_label
@@ -59,14 +59,12 @@ class NpzFile(DescribedRecords, PictureAdapter):
 
     def _inputs(self, archive: Archive) -> Inputs:
         origin, raw = archive.origin(self.inputs), archive[self.inputs]
-        if self.scale == "standard" and (self.size or self.channels or self.normalize):
-            raise UsageError(f"{origin}: {NOT_A_TABLE}")
         if self.size:
-            if raw.dtype != np.uint8 or raw.ndim < 3:
-                raise UsageError(f"{origin}: size= is for pictures of bytes")
-            return self.prepared(pictures_in(raw, origin), origin)
+            raise UsageError(f"{origin}: size= is for files of pictures; store them in that size")
+        if self.scale == "standard" and self.normalize:
+            raise UsageError(f"{origin}: {NOT_A_TABLE}")
         array = as_inputs(raw, origin, tokens=self.tokens)
-        if self.normalize is not None or self.channels is not None:
+        if self.normalize is not None:
             return self.normal(array, origin, scaled(raw))
         inputs = table_of(array, self.scale, origin, archive.names_of(self.inputs))
         return inputs if self.tokens else replace(inputs, notes=scaled(raw, inputs.notes))

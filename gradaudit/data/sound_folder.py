@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,10 @@ from gradaudit.data.common.table_columns import Inputs
 from gradaudit.data.common.tables import head_of
 from gradaudit.errors import DataError, UsageError
 
-_SMALLEST_VARIANCE = 1e-7
-"""What is added to a wave's variance before its root, as transformers' feature extractors do."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SoundFolder(LabelledFolder):
-    """Sounds in a folder, as waves in [−1, 1] of shape (records, samples).
+    """Sounds in a folder, as waves in [−1, 1] of shape (records, samples): the mean of channels.
 
     With a table, each of its lines names a file in the folder; without one, the sub-folders are
     the classes. The report names files that are not read. Files of PCM in WAV need nothing;
@@ -37,9 +34,6 @@ class SoundFolder(LabelledFolder):
         length: samples of a record; longer sounds are cut, shorter ones end in zeros. Without it
             all have the same.
         rate: samples a second that the model takes; files of another rate are refused.
-        channels: of each file, for inputs (records, channels, samples); without it the mean of its
-            channels, (records, samples).
-        scale: ``standard`` gives each wave mean 0 and variance 1, as Wav2Vec2's processor does.
     """
 
     name: ClassVar[str] = "sounds"
@@ -55,27 +49,18 @@ class SoundFolder(LabelledFolder):
 
     length: int | None = None
     rate: int | None = None
-    channels: int | None = None
-    scale: Literal["none", "standard"] = "none"
 
     def inputs_in(self, files: Sequence[Path], folder: str) -> Inputs:
         """The waves, of one rate and one length."""
         if self.length is not None and self.length < 1:
             raise UsageError(f"sounds:{self.source}: length is at least 1")
-        wanted = {"length": self.length, "rate": self.rate, "channels": self.channels}
-        made = read(waves, *files, **wanted)
-        array, notes = made["waves"], made["notes"]
-        if self.scale == "standard":
-            array = standardised(array, made["lengths"])
-            notes["sounds_scaled"] = "mean 0 and variance 1"
-        expect_finite(array, folder)
-        return Inputs(array if self.channels else array[:, 0], notes=notes)
+        made = read(waves, *files, length=self.length, rate=self.rate)
+        expect_finite(made["waves"], folder)
+        return Inputs(made["waves"], notes=made["notes"])
 
 
-def waves(
-    *files: Path, length: int | None, rate: int | None, channels: int | None
-) -> dict[str, Any]:
-    """Read sounds as ``waves`` (records, channels, samples) of one rate and one length."""
+def waves(*files: Path, length: int | None, rate: int | None) -> dict[str, Any]:
+    """Read sounds as ``waves`` (records, samples) of one rate and one length."""
     sounds = [_sound(file) for file in files]
     names = [printable(str(file)) for file in files]
     wanted = rate or sounds[0][0]
@@ -87,11 +72,6 @@ def waves(
                 f"{name}: has {found} samples a second, and {whose} {wanted}; bring all to the "
                 "rate that the model takes (nothing is resampled here)"
             )
-        if channels is not None and sound.shape[1] != channels:
-            raise DataError(
-                f"{name}: has {sound.shape[1]} channels, and channels= asks for {channels}; "
-                "without it the mean of the channels is taken"
-            )
         if length is None and len(sound) != samples:
             raise DataError(
                 f"{name}: has {len(sound)} samples and {names[0]} {samples}; say length=SAMPLES, "
@@ -99,30 +79,19 @@ def waves(
             )
     if not samples:
         raise DataError(f"{names[0]}: holds no samples; leave it out, or say length=SAMPLES")
-    expect_to_fit((len(files), channels or 1, samples), names[0])
-    array = np.zeros((len(files), channels or 1, samples), np.float32)
+    expect_to_fit((len(files), samples), names[0])
+    array = np.zeros((len(files), samples), np.float32)
     for place, (_, sound) in enumerate(sounds):
         part = sound[:samples]
-        array[place, :, : len(part)] = (part if channels else part.mean(axis=1, keepdims=True)).T
+        array[place, : len(part)] = part.mean(axis=1)
     frames = np.array([len(sound) for _, sound in sounds])
-    mixed = 0 if channels else sum(sound.shape[1] > 1 for _, sound in sounds)
     counts = {
         "sounds_cut": int((frames > samples).sum()),
         "sounds_filled_up": int((frames < samples).sum()),
-        "sounds_mixed": mixed,
+        "sounds_mixed": sum(sound.shape[1] > 1 for _, sound in sounds),
     }
     notes = {"sampling_rate": wanted, "samples": samples, **{k: n for k, n in counts.items() if n}}
-    return {"waves": array, "lengths": np.minimum(frames, samples), "notes": notes}
-
-
-def standardised(waves: NDArray[np.float32], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Scale each channel of each wave to mean 0 and variance 1, up to its length."""
-    made = waves.copy()
-    for record, length in zip(made, lengths.tolist(), strict=True):
-        part = record[:, :length]
-        deviation = np.sqrt(part.var(axis=1, keepdims=True) + _SMALLEST_VARIANCE)
-        record[:, :length] = (part - part.mean(axis=1, keepdims=True)) / deviation
-    return made
+    return {"waves": array, "notes": notes}
 
 
 def _declared(file: Path) -> int | None:

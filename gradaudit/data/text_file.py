@@ -36,9 +36,7 @@ class TextFile(DescribedRecords):
     """A column of texts in a table, as tokens.
 
     The table is a CSV file or one of JSON lines, plain or compressed by gzip, a Parquet or Arrow
-    file, or a folder that ``datasets`` wrote by ``save_to_disk``. Two columns, with a comma between
-    them, are the pairs of texts that the tokenizer joins, as premise and hypothesis; the longer of
-    two is cut first.
+    file, or a folder that ``datasets`` wrote by ``save_to_disk``.
 
     With a model ``hf:DIR`` they are those of the folder's tokenizer, and the model gets a mask of
     the padding with them. Else each word in lower case has the token 1 + CRC-32 mod (vocabulary −
@@ -50,7 +48,7 @@ class TextFile(DescribedRecords):
     80 % are masked, 10 % become any token and 10 % stay.
 
     Attributes:
-        text: column of the texts, or two with a comma.
+        text: column of the texts.
         length: tokens of a record; longer texts are cut. 128, or as many as the model takes.
         vocabulary: number of different hashed words, the padding included.
         tokenizer: folder of a tokenizer, where it is not the model's own.
@@ -60,8 +58,8 @@ class TextFile(DescribedRecords):
     """
 
     name: ClassVar[str] = "text"
-    summary: ClassVar[str] = "texts in a column (or pairs in two) of a table, as tokens"
-    example: ClassVar[str] = "text:FILE?text=COL[,COL]&label=COL&attribute=COL&length=128"
+    summary: ClassVar[str] = "texts in a column of a table, as tokens"
+    example: ClassVar[str] = "text:FILE?text=COL&label=COL&attribute=COL&length=128"
 
     text: str
     length: int | None = None
@@ -75,17 +73,14 @@ class TextFile(DescribedRecords):
         if self._length < 1 or self.vocabulary < 2:
             raise UsageError(f"text:{self.source}: length is at least 1 and vocabulary at least 2")
         table, classes, read = self._table()
-        columns = self._columns(table)
-        tokens, labels = self._with_labels(self._tokens(table, columns), table)
+        tokens, labels = self._with_labels(self._tokens(table), table)
         notes = {**read, "length": self._length, **self._tokenizer.notes()}
-        if len(columns) > 1:
-            notes["pairs"] = [*columns]
         inputs = Inputs(packed_tokens(tokens) if self.reading else tokens.ids, notes=notes)
-        records = self.described(table, inputs, labels, used=columns)
+        records = self.described(table, inputs, labels, used=[self.text])
         records = replace(records, spelling=self.spelled)
         if classes and records.classes:
             records = in_order(records, classes, self.source)
-        return self._for_model(records, tokens.types is not None) if self.reading else records
+        return self._for_model(records) if self.reading else records
 
     def spelled(self, texts: Sequence[Sequence[int]]) -> SpelledTexts:
         """Spells texts of tokens in words; the words of hashed ones are read again.
@@ -96,7 +91,7 @@ class TextFile(DescribedRecords):
 
         def read() -> Iterator[str]:
             table, _, _ = self._table()
-            return (text for name in self._columns(table) for text in table.texts(name))
+            return iter(table.texts(self.text))
 
         return self._tokenizer.spelled(texts, read)
 
@@ -111,20 +106,10 @@ class TextFile(DescribedRecords):
             raise UsageError(f"text:{self.source}: has no splits; leave out split=")
         return read_table(path), (), {}
 
-    def _columns(self, table: TextTable) -> tuple[str, ...]:
-        """The columns of the texts."""
-        columns = table.names([self.text])
-        if len(columns) not in (1, 2):
-            raise UsageError(
-                f"text:{self.source}: text={self.text}: names {len(columns)} columns; name one, or "
-                "two that are pairs"
-            )
-        return columns
-
-    def _for_model(self, records: Records, types: bool) -> Records:
-        """Separate tokens, mask and types for the model, with its own order of classes."""
+    def _for_model(self, records: Records) -> Records:
+        """Separate tokens and mask for the model, with its own order of classes."""
         assert self.reading is not None
-        records = replace(records, parts=parts_of(self._length, types=types))
+        records = replace(records, parts=parts_of(self._length))
         if records.classes and set(records.classes) <= set(self.reading.classes):
             return in_order(records, self.reading.classes, self.source)
         return records
@@ -148,14 +133,14 @@ class TextFile(DescribedRecords):
             return Pretrained(Path(self.tokenizer).expanduser())
         return Pretrained(self.reading.tokenizer) if self.reading else Hashing(self.vocabulary)
 
-    def _tokens(self, table: TextTable, columns: Sequence[str]) -> Tokens:
-        texts = [table.texts(name) for name in columns]
+    def _tokens(self, table: TextTable) -> Tokens:
+        texts = table.texts(self.text)
         padding = self.reading.padding if self.reading else None
-        expect_to_fit((len(texts[0]), self._length), table.file, TOKEN_BYTES)
-        tokens = self._tokenizer.tokens(texts[0], self._length, padding, *texts[1:])
+        expect_to_fit((len(texts), self._length), table.file, TOKEN_BYTES)
+        tokens = self._tokenizer.tokens(texts, self._length, padding)
         if self.reading:
             self._expect_embeddings(tokens, self.reading.vocabulary)
-        return tokens if self.reading and self.reading.types else replace(tokens, types=None)
+        return tokens
 
     def _expect_embeddings(self, tokens: Tokens, known: int) -> None:
         """Refuse tokens or padding for which the model has no embedding, with a UsageError."""

@@ -19,7 +19,6 @@ from gradaudit.core.text import listed
 from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.capture import FunctionMode
-from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, substituting, without_recomputation
 from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.module_kinds import BATCH_NORMS
@@ -166,17 +165,15 @@ class FunctionalModel:
                 raise
             except Exception as error:
                 self._expect_company(inputs, error)
-                run = partial(self.outputs, self.parameters)
                 if self._runs_in_single_precision(inputs):
                     raise AuditError(
                         f"the model cannot be run in double precision: {_first_line(error)}; use "
                         "--dtype float32, in which it can"
                     ) from error
-                why = misfit(self.module, run, inputs) or _first_line(error)
                 raise AuditError(
-                    f"the model cannot be run on inputs {self._shapes(inputs)}: {why}; name the "
-                    "model for such inputs (--model, its ?k=v) or the records that it takes "
-                    "(--data, its drop=, scale=, tokens=)"
+                    f"the model cannot be run on inputs {self._shapes(inputs)}: "
+                    f"{_first_line(error)}; name the model for such inputs (--model, its ?k=v) or "
+                    "the records that it takes (--data, its drop=, scale=, tokens=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):
                 raise AuditError(

@@ -9,7 +9,6 @@ whether a mask hides anything, and lets it out where not.
 import copyreg
 from collections.abc import Mapping
 from functools import cache
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,7 +161,6 @@ def reading_of(model: nn.Module) -> TextModel | None:
         positions=_positions(model),
         padding=config.pad_token_id,
         classes=class_names(model),
-        types="token_type_ids" in signature(model.forward).parameters,
     )
 
 

@@ -1,6 +1,5 @@
 """Folders of sounds, with a table or with a sub-folder for each class."""
 
-import math
 import wave
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from torch import nn
 
-from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
-from gradaudit.errors import AuditError, DataError, UsageError
-from gradaudit.run.opening import open_subject
-from gradaudit.run.runner import run
+from gradaudit.errors import DataError, UsageError
 
 LARGEST = {1: 127, 2: 32767, 3: (1 << 23) - 1, 4: (1 << 31) - 1}
 
@@ -74,35 +69,12 @@ def test_sounds_are_cut_and_filled_up_to_a_length(tmp_path: Path) -> None:
     assert (records.notes["sounds_cut"], records.notes["sounds_filled_up"]) == (1, 1)
 
 
-def test_channels_are_mixed_or_kept(tmp_path: Path) -> None:
+def test_channels_are_mixed(tmp_path: Path) -> None:
     stereo = np.array([[2, 4], [6, 10], [0, 2]])
     spec = two(tmp_path, stereo, stereo * 3)
     mixed = load_records(spec)
     assert (mixed.inputs * 32768).tolist() == [[3, 8, 1], [9, 24, 3]]
     assert mixed.notes["sounds_mixed"] == 2
-    kept = load_records(f"{spec}?channels=2")
-    assert (kept.inputs[0] * 32768).tolist() == [[2, 6, 0], [4, 10, 2]]
-    assert "sounds_mixed" not in kept.notes
-    with pytest.raises(DataError, match=r"0\.wav: has 2 channels, and channels= asks for 1"):
-        load_records(f"{spec}?channels=1")
-
-
-def test_a_model_of_channels_is_told_the_option(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten())
-    settings = SubjectSettings(device="cpu", data=two(tmp_path, np.arange(9), np.arange(9)))
-    with pytest.raises(AuditError, match="expects 1 channels; it gets 9: say channels=1 in --data"):
-        run(open_subject(settings, model=model), [])
-
-
-def test_a_wave_is_standardised_before_it_is_filled_up(tmp_path: Path) -> None:
-    loud = np.array([100, 300, 200, 3000])
-    records = load_records(two(tmp_path, loud, loud[:2]) + "?length=4&scale=standard")
-    ours = loud / 32768
-    expected = (ours - ours.mean()) / math.sqrt(ours.var() + 1e-7)
-    np.testing.assert_allclose(records.inputs[0], expected, rtol=1e-5)
-    assert records.inputs[1, 2:].tolist() == [0, 0]
-    assert records.inputs[1, :2].sum().item() == pytest.approx(0, abs=1e-5)
-    assert records.notes["sounds_scaled"] == "mean 0 and variance 1"
 
 
 def test_one_rate_is_asked_for(tmp_path: Path) -> None:

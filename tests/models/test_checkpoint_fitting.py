@@ -149,7 +149,7 @@ def test_keys_beside_a_prefix_are_left_aside_with_a_note():
     state = state_of(model)
     extra = {"criterion.weight": torch.ones(3), "metric.total": torch.tensor(1)}
     given = {**renamed(state, "model."), **extra}
-    assert "--prefix model.= would match 9 of 9 keys" in refusal(model, given)
+    assert "say --prefix OLD=NEW where its keys begin otherwise" in refusal(model, given)
     notes = notes_of(model, loaded(given), Fit(parse_rename("model.=")))
     assert holds(model, state)
     assert notes[1] == "left aside, without the prefix: criterion.weight, metric.total"
@@ -162,7 +162,8 @@ def test_missing_unexpected_and_misshapen_keys_are_told_together():
     assert refusal(network(), state) == (
         "c.pt: does not fit the model: missing fc.bias; unexpected extra; misshapen conv.weight "
         "((2, 3, 3, 3) in the file, (2, 1, 3, 3) in the model); check that --model names the "
-        "architecture, with its options, that it was saved from"
+        "architecture, with its options, that it was saved from, and say --prefix OLD=NEW where "
+        "its keys begin otherwise"
     )
 
 
@@ -334,17 +335,16 @@ def test_any_prefix_of_the_file_is_stripped_and_one_of_the_model_is_asked_for(pr
     outer = wrapped
     for part in reversed(prefix.rstrip(".").split(".")):
         outer = nn.ModuleDict({part: outer})
-    assert f"--prefix ={prefix} would match 9 of 9 keys" in refusal(outer, state)
+    assert "say --prefix OLD=NEW" in refusal(outer, state)
     how = Fit(parse_rename(f"={prefix}"))
     assert notes_of(outer, loaded(state), how) == (f"prefix {prefix!r} added",)
     assert holds(wrapped, state)
 
 
-def test_the_prefix_is_named_where_two_fit():
+def test_a_prefix_is_asked_for_where_two_fit():
     state = state_of(network())
     both = {**renamed(state, "teacher."), **renamed(state_of(network(), 2), "student.")}
-    message = refusal(network(), both)
-    assert "--prefix teacher.= or --prefix student.= would match 9 of 9 keys" in message
+    assert "say --prefix OLD=NEW" in refusal(network(), both)
     model = network()
     notes = notes_of(model, loaded(both), Fit(("teacher.", "")))
     assert holds(model, state)

@@ -122,9 +122,7 @@ def numpy_file() -> bytes:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"GGUF\x03\0\0\0" + bytes(40), "GGUF"),
         (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0" + bytes(40), "ONNX"),
-        (b"\x1c\0\0\0TFL3" + bytes(40), "TensorFlow Lite"),
         (numpy_file(), "NumPy"),
         ("größe: 1\n".encode() * 60, "plain text"),
         (bytes(range(128, 256)) * 4, "no known format"),

@@ -25,13 +25,11 @@ def test_averaged_weights_are_named_where_they_are_left_and_audited_where_asked(
     torch.save({**TRAINING, "model": LAST, key: MEAN}, path)
     loaded = load_checkpoint(path)
     assert loaded.state["weight"].sum() == 0
-    left = f"averaged weights are left aside: {key}; --state-dict ema audits those"
-    assert left in loaded.notes
-    for name in ("ema", key):
-        chosen = load_checkpoint(path, name)
-        assert chosen.state["weight"].sum() == 6
-        assert f"state dict taken from {key!r}, as --state-dict says" in chosen.notes
-        assert "left aside: model" in chosen.notes
+    assert any(key in note for note in loaded.notes if note.startswith("left aside: "))
+    chosen = load_checkpoint(path, key)
+    assert chosen.state["weight"].sum() == 6
+    assert f"state dict taken from {key!r}, as --state-dict says" in chosen.notes
+    assert "left aside: model" in chosen.notes
 
 
 def test_a_wrapped_average_is_unwrapped(tmp_path: Path) -> None:
@@ -55,7 +53,7 @@ def test_weights_that_are_not_there_are_asked_for_by_what_is(tmp_path: Path) -> 
 
 def test_the_audited_model_has_the_weights_that_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
-    torch.save({"model": LAST, "model_ema": MEAN}, path)
+    torch.save({"model": LAST, "ema": MEAN}, path)
     records = Records(torch.rand(4, 3), torch.arange(4) % 2, classes=("a", "b"))
     settings = SubjectSettings(checkpoint=(path,), state_dict="ema")
     subject = open_subject(settings, model=torch.nn.Linear(3, 2), records=records)

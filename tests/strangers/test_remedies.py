@@ -62,7 +62,7 @@ def opened(model: nn.Module, spec: str) -> Report:
 
 
 def test_whole_numbers_for_an_embedding_are_asked_for_as_tokens(archive: str) -> None:
-    with pytest.raises(AuditError, match=r"table is an embedding, .* say tokens=true in --data"):
+    with pytest.raises(AuditError, match=r"Expected tensor .* Long, Int; .* tokens="):
         opened(Words(), f"{archive}inputs=words&label=y")
     told = opened(Words(), f"{archive}inputs=words&label=y&tokens=true")
     assert told.data["input_type"] == "tokens"

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from language_models import SENTENCES, Shelf
+from language_models import SENTENCES
 
-from gradaudit.audits.attack_text.text_threat import texts_of
-from gradaudit.config import SubjectSettings
-from gradaudit.core.huggingface import library
 from gradaudit.data import load_records
-from gradaudit.errors import DataError, NotApplicable, UsageError
-from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.run.opening import open_subject
-from gradaudit.run.runner import run
-from gradaudit.view.facts import preparation
+from gradaudit.errors import DataError
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -116,40 +109,3 @@ def test_json_lines_are_a_table_of_numbers_too(tmp_path: Path) -> None:
         load_records(f"csv:{path}?label=y")
     records = load_records(f"csv:{path}?label=y&drop=tags")
     assert records.inputs.tolist() == [[0, 1, 0], [0.5, 0, 1], [1, 1, 0], [1.5, 0, 1]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["Bert", "GPT2"])
-def test_pairs_are_joined_as_the_tokenizer_does(shelf: Shelf, tmp_path: Path, family: str) -> None:
-    transformers = library("transformers")
-    folder = shelf.model(f"{family}ForSequenceClassification")
-    data = lines_in(tmp_path / "t.jsonl", ROWS)
-    spec = f"text:{data}?text=premise,hypothesis&label=y&length=20"
-    subject = open_subject(SubjectSettings(model=f"hf:{folder}", data=spec, device="cpu"))
-    scope = preparation(run(subject, []))
-    assert "not used: id, sex and old" in scope
-    assert "pairs of the texts of: premise and hypothesis" in scope
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    model.config.pad_token_id = tokenizer.pad_token_id
-    given = tokenizer(
-        [row["premise"] for row in ROWS], [row["hypothesis"] for row in ROWS],
-        truncation=True, max_length=20, padding="max_length", return_tensors="pt",
-    )  # fmt: skip
-    functional = FunctionalModel.of(subject.target, dtype=torch.float32)
-    with torch.no_grad():
-        found = functional.outputs({}, functional.cast(subject.records.inputs))
-        torch.testing.assert_close(found, model(**given).logits)
-    assert ("token_type_ids" in given) == (family == "Bert")
-    if family == "Bert":
-        assert given["token_type_ids"].any()
-        with pytest.raises(NotApplicable, match="pairs, distinguished by token types"):
-            texts_of(subject.records)
-
-
-def test_pairs_need_a_tokenizer_and_two_columns(tmp_path: Path) -> None:
-    path = lines_in(tmp_path / "t.jsonl", ROWS)
-    with pytest.raises(UsageError, match=r"name its folder by tokenizer=DIR"):
-        load_records(f"text:{path}?text=premise,hypothesis&label=y")
-    with pytest.raises(UsageError, match=r"names 3 columns; name one, or two that are pairs"):
-        load_records(f"text:{path}?text=premise,hypothesis,sex&label=y")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import JsonValue
 
 from gradaudit.core.text import first_line, printable
@@ -156,17 +155,16 @@ def as_inputs(array: NDArray[Any], origin: str, *, tokens: bool = False) -> NDAr
     return floats
 
 
-def pictures(array: NDArray[np.uint8 | np.uint16], origin: str) -> NDArray[np.float32]:
+def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
     """Bytes (records, height, width[, channels]) as (records, channels, height, width) in [0, 1].
 
-    Numbers of 16 bits are divided by 65,535. Bytes that can only be (records, channels, height,
-    width) are taken as such.
+    Bytes that can only be (records, channels, height, width) are taken as such.
 
     Raises:
         DataError: there are not 1, 3 or 4 channels.
     """
     floats = np.ascontiguousarray(_channels_first(array, origin), dtype=np.float32)
-    floats /= np.iinfo(array.dtype).max
+    floats /= 255
     return floats
 
 
@@ -174,15 +172,8 @@ def scaled(
     array: NDArray[Any], notes: Mapping[str, JsonValue] = MappingProxyType({})
 ) -> dict[str, JsonValue]:
     """Return notes that say by what ``pictures`` divides this array; as they are of other data."""
-    divided = array.dtype in (np.uint8, np.uint16) and array.ndim > 2
-    return {**notes, **({"divided_by": int(np.iinfo(array.dtype).max)} if divided else {})}
-
-
-def pictures_in(array: NDArray[np.uint8], origin: str) -> list[tuple[str, Image.Image]]:
-    """Returns an array's bytes as pictures, each with its name for messages."""
-    last = np.ascontiguousarray(_channels_first(array, origin).transpose(0, 2, 3, 1))
-    single = last[..., 0] if last.shape[3] == 1 else last
-    return [(f"{origin}: picture {i}", Image.fromarray(one)) for i, one in enumerate(single)]
+    divided = array.dtype == np.uint8 and array.ndim > 2
+    return {**notes, **({"divided_by": 255} if divided else {})}
 
 
 def _channels_first(array: NDArray[Any], origin: str) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,23 +29,14 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """Formats that are decoded by a library; others (EPS) would start a program."""
 
 _GREY = ("1", "L")
-_DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
-"""Grey of 16 bits."""
 _TRANSPARENT = ("RGBA", "LA", "PA")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")
 
-
-_BYTE_IN_16_BITS = np.uint16(257)
-"""What a byte is multiplied by, so that white stays white."""
 
 Picture = Path | bytes | Image.Image
 """A file, what is in one, or a picture in memory."""
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and deviation of ImageNet's channels (torchvision's reference training)."""
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""What red, green and blue count in grey (ITU-R BT.601)."""
-_NAMED = {"imagenet": IMAGENET, "torchvision": IMAGENET}
-
 
 Named = Sequence[tuple[str, Picture]]
 """Pictures with what messages call them."""
@@ -66,11 +57,10 @@ def decoded(
 
 def stack_pictures(
     pictures: Named, origin: str, size: Size | None
-) -> tuple[NDArray[np.uint8 | np.uint16], dict[str, JsonValue]]:
+) -> tuple[NDArray[np.uint8], dict[str, JsonValue]]:
     """Decode pictures, all grey or else all in colour; and notes on what is read of them.
 
-    Every picture is resized to ``size`` (bilinear), if any. Where some are grey of 16 bits all
-    become 16 bits, of which 65,535 is white.
+    Every picture is resized to ``size`` (bilinear), if any.
 
     Args:
         pictures: each with its name for messages.
@@ -78,11 +68,11 @@ def stack_pictures(
         size: height and width.
 
     Returns:
-        (pictures, height, width, channels) bytes or uint16, one channel or three; and the notes:
-        the largest value of 16 bits, how many have transparency or further frames that are left.
+        (pictures, height, width, channels) bytes, one channel or three; and how many pictures have
+        transparency or further frames that are left.
 
     Raises:
-        DataError: one is no picture, is damaged or has more bits a channel than that; the sizes
+        DataError: one is no picture, is damaged or has more than 8 bits a channel; the sizes
             differ and none is asked for; there are none; the whole would take too much memory.
     """
     arrays: list[NDArray[Any]] = []
@@ -102,32 +92,23 @@ def stack_pictures(
         expect_to_fit((len(pictures), *arrays[-1].shape), origin)
     if not arrays:
         raise DataError(f"{origin}: there are no pictures")
-    deep = any(array.dtype == np.uint16 for array in arrays)
     channels = max(array.shape[2] for array in arrays)
-    shape = len(arrays), *arrays[0].shape[:2], channels
-    pixels: NDArray[np.uint8 | np.uint16] = np.empty(shape, np.uint16 if deep else np.uint8)
+    pixels = np.empty((len(arrays), *arrays[0].shape[:2], channels), np.uint8)
     for place, array in enumerate(arrays):
-        wide = deep and array.dtype == np.uint8
-        pixels[place] = array.astype(np.uint16) * _BYTE_IN_16_BITS if wide else array
-    notes: dict[str, JsonValue] = {"sixteen_bits": int(pixels.max())} if deep else {}
-    return pixels, notes | {key: count for key, count in counts.items() if count}
+        pixels[place] = array
+    return pixels, {key: count for key, count in counts.items() if count}
 
 
 def _pixels(picture: Image.Image, name: str, size: Size | None) -> NDArray[Any]:
-    """A picture as (height, width, 1 or 3), bytes or, grey of 16 bits, uint16."""
-    if picture.mode not in _GREY + _DEEP + _COLOUR:
+    """A picture as bytes (height, width, 1 or 3)."""
+    if picture.mode not in _GREY + _COLOUR:
         raise DataError(
-            f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel, "
-            "or 16 of grey"
+            f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel"
         )
-    deep = picture.mode in _DEEP
-    made = picture.convert("L" if picture.mode in _GREY else "RGB") if not deep else picture
+    made = picture.convert("L" if picture.mode in _GREY else "RGB")
     if size is not None and made.size != size[::-1]:
-        if deep:  # 16 bits cannot be resized
-            made = Image.fromarray(np.asarray(made).astype(np.float32))
         made = made.resize(size[::-1], Image.Resampling.BILINEAR)
     array = np.asarray(made)
-    array = array.round().astype(np.uint16) if deep else array
     return array.reshape(*array.shape[:2], -1)
 
 
@@ -170,7 +151,7 @@ def normalised(array: NDArray[Any], how: str, origin: str) -> NDArray[np.float32
 
     Args:
         array: numbers, of pictures in [0, 1].
-        how: ``imagenet``, ``torchvision``, ``MEAN,STD`` or a mean and then a deviation for each
+        how: ``imagenet``, ``MEAN,STD`` or a mean and then a deviation for each
             channel.
         origin: the data, for messages.
 
@@ -182,7 +163,7 @@ def normalised(array: NDArray[Any], how: str, origin: str) -> NDArray[np.float32
             f"{origin}: normalize={how} is for pictures (records, channels, height, width); these "
             f"inputs are {array.dtype} of shape {array.shape}"
         )
-    means, deviations = _NAMED.get(how) or _numbers(how)
+    means, deviations = IMAGENET if how == "imagenet" else _numbers(how)
     channels = array.shape[1]
     if len(means) not in (1, channels):
         raise UsageError(
@@ -219,18 +200,15 @@ def _numbers(how: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 class PictureAdapter(DataAdapter):
     """Pictures become (records, channels, height, width) in [0, 1]: one channel where all are grey.
 
-    Grey pictures of 16 bits are divided by 65,535; colour of 16 bits is read with its upper 8.
+    Colour of 16 bits is read with its upper 8.
 
     Attributes:
-        channels: 3 repeats the one channel of grey pictures, 1 makes colours grey (ITU-R BT.601).
         size: height and width that every picture is resized to (bilinear).
-        normalize: mean and deviation that each channel is standardised by: ``imagenet`` or
-            ``torchvision`` (those of ImageNet, which its weights take), ``MEAN,STD``, or a mean
-            for each channel and then a deviation for each.
+        normalize: mean and deviation that each channel is standardised by: ``imagenet``,
+            ``MEAN,STD``, or a mean for each channel and then a deviation for each.
     """
 
     size: tuple[int, int] | None = None
-    channels: Literal[1, 3] | None = None
     normalize: str | None = None
 
     def read_pictures(
@@ -270,23 +248,8 @@ class PictureAdapter(DataAdapter):
         return self.normal(pictures(pixels, origin), origin, scaled(pixels, {**notes, **resized}))
 
     def normal(self, array: NDArray[Any], origin: str, notes: dict[str, JsonValue]) -> Inputs:
-        """Inputs of an array (records, channels, …), with channels and normalised as asked for."""
-        if self.channels is not None and array.shape[1:2] != (self.channels,):
-            array = _with_channels(array, self.channels, origin)
-            notes = {**notes, "channels": "grey repeated" if self.channels == 3 else "made grey"}
+        """Inputs of an array (records, channels, …), normalised as asked for."""
         if self.normalize is None:
             return Inputs(array, notes=notes)
         array = normalised(array, self.normalize, origin)
         return Inputs(array, notes={**notes, "normalized": self.normalize})
-
-
-def _with_channels(array: NDArray[Any], channels: int, origin: str) -> NDArray[np.float32]:
-    if array.ndim != 4 or array.dtype.kind != "f" or array.shape[1] != 4 - channels:
-        raise UsageError(
-            f"{origin}: channels={channels} is for pictures of {4 - channels} channels; these "
-            f"inputs are {array.dtype} of shape {array.shape}"
-        )
-    if channels == 3:
-        return np.repeat(array, 3, axis=1)
-    grey: NDArray[np.float32] = np.tensordot(array, _LUMA, axes=(1, 0))[:, None]
-    return grey

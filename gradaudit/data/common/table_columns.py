@@ -4,7 +4,6 @@ The different values are kept in order, and for each record the index of its val
 looks at values looks at each of them once.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -27,7 +26,6 @@ _MISSING_CELLS = frozenset({"", "?", "na", "n/a", "nan", "null"})
 _FEW_NUMBERS = 20
 _FEW_VALUES = 50
 _EXACT_DIGITS = 15
-_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(?:[T ].*)?$")
 _FORMS = (
     "columns map each name, in the order of the inputs, to None (a number), (low, high) or a list "
     "of the categories' names"
@@ -127,17 +125,6 @@ class DataColumn:
         return np.empty(0) if self.numbers is None else self.numbers[~np.isnan(self.numbers)]
 
     @property
-    def dates(self) -> bool:
-        """Whether every known value reads as a date, with a time or without."""
-        known = [value for value in self.values if value != MISSING]
-        return self.numbers is None and bool(known) and all(map(_DATE.match, known))
-
-    @property
-    def names_records(self) -> bool:
-        """Whether every record has a text of its own."""
-        return self.numbers is None and len(self.values) == len(self) > 1
-
-    @property
     def discrete(self) -> bool:
         """Whether the values read as names of something rather than as a quantity.
 
@@ -210,17 +197,6 @@ def with_points(cells: Sequence[str], origin: str) -> Sequence[str]:
     return cells
 
 
-def _as_numbers(column: DataColumn) -> str:
-    """Return the remedy for a column of too much text; ``decimal=`` where that reads it."""
-    try:
-        commas = DataColumn.of_text("", "", with_points(column.values, column.origin))
-    except DataError:
-        commas = column
-    if commas.numbers is not None:
-        return "read with decimal=, it is numbers (csv:FILE?decimal=,)"
-    return "write plain numbers such as 1234.5, or fewer categories"
-
-
 def _numbers(names: Sequence[str]) -> NDArray[np.float64] | None:
     known = [name for name in names if name != MISSING]
     if not known or not all(map(_is_number, known)):
@@ -287,7 +263,7 @@ def encode(
         raise DataError(f"{origin}: no column is left to be an input; drop fewer")
     for column in columns:
         if column.numbers is None:
-            column.expect_few_values(_as_numbers(column))
+            column.expect_few_values("write plain numbers such as 1234.5, or fewer categories")
     expect_to_fit((len(columns[0]), sum(widths)), origin)
     inputs = np.zeros((len(columns[0]), sum(widths)), dtype=np.float32)
     starts = np.cumsum([0, *widths[:-1]]).tolist()
@@ -374,12 +350,7 @@ def _notes(
         categories.replace("-", "_"): {column.name: len(column.values) for column in text},
         "imputed_by_median": {c.name: c.missing for c in numeric if c.missing},
         "missing_as_category": {c.name: c.missing for c in text if MISSING in c.values},
-        "dates_as_categories": {c.name: len(c.values) for c in text if c.dates},
         "constant": [c.name for c in columns if len(c.values) == 1],
-        # the number of the row says nothing of a record
-        "count_the_records": [
-            c.name for c in numeric if len(c) > 2 and (np.diff(c.quantities()) == 1).all()
-        ],
     }
     return {key: note for key, note in notes.items() if note or key in ("scale", "numeric")}
 

@@ -35,7 +35,6 @@ from gradaudit.data.common.table_columns import DataColumn, with_points
 from gradaudit.errors import DataError, UsageError
 
 UTF_8 = "utf-8-sig"
-UNNAMED = "unnamed-1"
 
 _GZIP = b"\x1f\x8b"
 _PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
@@ -217,10 +216,11 @@ def _csv_cells(text: str, sep: str, origin: str) -> dict[str, Any]:
         header = next(filter(None, rows), [])
         expect_names(_named(header), origin)
         frame = pd.read_csv(_lines(text), sep=sep, dtype=object, na_filter=False, header=0)
-        if not isinstance(frame.index, pd.RangeIndex):  # R's header has no cell above row names
-            header = ["", *header] if frame.index.nlevels == 1 else header
-            frame = frame.reset_index()
-        if len(frame.columns) != len(header) or (frame.iloc[:, -1] == "").any():
+        if (
+            not isinstance(frame.index, pd.RangeIndex)
+            or len(frame.columns) != len(header)
+            or (frame.iloc[:, -1] == "").any()
+        ):
             _expect_cells(rows, len(header), origin)
     except (csv.Error, ValueError) as error:
         if "out of memory" in str(error):  # as pandas calls it

@@ -1,7 +1,7 @@
 """Tables that describe records: columns become labels, attributes, users, and inputs too."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from gradaudit.data.base import DataAdapter
@@ -14,7 +14,7 @@ from gradaudit.data.common.roles import (
     named_label,
 )
 from gradaudit.data.common.table_columns import Inputs, encode
-from gradaudit.data.common.tables import UNNAMED, TextTable
+from gradaudit.data.common.tables import TextTable
 from gradaudit.data.records import Records
 
 
@@ -65,12 +65,10 @@ class Tabular(DescribedRecords):
     numbers stay as they are unless ``scale=standard`` is asked for. A missing text is a category
     of its own, a missing number becomes the median, and a date is a text; the report's data section
     and its scope say all of it. The columns of the label, the users and the membership are no
-    inputs, those of attributes are; nor is a first column without a name that has another text in
-    every record.
+    inputs, those of attributes are.
 
     Attributes:
         drop: columns that are no inputs; they can still be attributes.
-        categorical: columns of numbers that are codes of categories.
         columns: ``one-hot`` groups or ``codes`` of categories; all whole numbers where every
             column is one.
         scale: ``none`` for numbers as the file has them, ``standard`` for mean 0 and deviation 1
@@ -79,7 +77,6 @@ class Tabular(DescribedRecords):
     """
 
     drop: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
     columns: Literal["one-hot", "codes"] = "one-hot"
     scale: Literal["none", "standard"] = "none"
     task: Literal["classification", "regression"] | None = None
@@ -90,13 +87,9 @@ class Tabular(DescribedRecords):
 
     def records_of(self, table: TextTable) -> Records:
         """The table's records, encoded."""
-        dropped, categorical = table.names(self.drop), table.names(self.categorical)
+        dropped = table.names(self.drop)
         elsewhere = {self.label, self.user, self.member, *dropped}
         columns = [table.column(name) for name in table.cells if name not in elsewhere]
-        names = [c.name for c in columns[:1] if c.name == UNNAMED and c.names_records]
-        columns = columns[len(names) :]
-        chosen = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
-        inputs = encode(chosen, table.file, self.scale, self.columns)
+        inputs = encode(columns, table.file, self.scale, self.columns)
         inputs.notes.update({"dropped": list(dropped)} if dropped else {})
-        inputs.notes.update({"row_names": [*names]} if names else {})
         return self.described(table, inputs, self.labels_in(table), used=table.cells)

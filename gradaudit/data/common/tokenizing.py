@@ -52,14 +52,12 @@ class Tokens:
     """Tokens of texts, and which of them are of the text: (records, length) each.
 
     The rest, at the end, is padding. ``special`` are those of the text that stand for no part of
-    it, such as its beginning and its end. ``types`` says of a pair's tokens, 0 or 1, which of the
-    two texts they are of, where the tokenizer does.
+    it, such as its beginning and its end.
     """
 
     ids: NDArray[np.int64]
     present: NDArray[np.bool_]
     special: NDArray[np.bool_]
-    types: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,23 +75,8 @@ class Hashing:
         """The size of the vocabulary."""
         return {"vocabulary": self.vocabulary}
 
-    def tokens(
-        self,
-        texts: Sequence[str],
-        length: int,
-        padding: int | None = None,
-        seconds: Sequence[str] | None = None,
-    ) -> Tokens:
-        """Hashed words of single texts, padded at the end with a token, or 0.
-
-        Raises:
-            UsageError: there are second texts, which make pairs.
-        """
-        if seconds is not None:
-            raise UsageError(
-                "two columns of texts are a pair of a tokenizer's; name its folder by "
-                "tokenizer=DIR in --data (hashed words are of one column)"
-            )
+    def tokens(self, texts: Sequence[str], length: int, padding: int | None = None) -> Tokens:
+        """Hashed words of texts, padded at the end with a token, or 0."""
         words = (islice(_words(text), length) for text in texts)
         rows = [list(map(self._token, of_text)) for of_text in words]
         return _padded(rows, length, padding or 0, frozenset())
@@ -131,22 +114,13 @@ class Pretrained:
 
     folder: Path
 
-    def tokens(
-        self,
-        texts: Sequence[str],
-        length: int,
-        padding: int | None = None,
-        seconds: Sequence[str] | None = None,
-    ) -> Tokens:
+    def tokens(self, texts: Sequence[str], length: int, padding: int | None = None) -> Tokens:
         """Returns tokens with the special ones, padded with a token, or one of the tokenizer's own.
 
-        With ``seconds``, each text and its second are a pair, of which the longer is cut first.
-
         Raises:
-            UsageError: the tokenizer takes no pairs, or cannot be read.
+            UsageError: the tokenizer cannot be read.
         """
-        pair = [list(part) for part in (texts, seconds) if part is not None]
-        tokens, vars(self)["_facts"] = self._read(pair, length, padding)
+        tokens, vars(self)["_facts"] = self._read(list(texts), length, padding)
         return tokens
 
     @property
@@ -167,7 +141,7 @@ class Pretrained:
 
     @cached_property
     def _facts(self) -> "_Facts":
-        return self._read([[""]], 1, None)[1]
+        return self._read([""], 1, None)[1]
 
     def spelled(
         self, texts: Sequence[Sequence[int]], read: Callable[[], Iterable[str]]
@@ -177,14 +151,12 @@ class Pretrained:
             self._contained(lambda: _decoded(self.folder, texts), 0, sum(map(len, texts)))
         )
 
-    def _read(
-        self, pair: list[list[str]], length: int, padding: int | None
-    ) -> tuple[Tokens, "_Facts"]:
+    def _read(self, texts: list[str], length: int, padding: int | None) -> tuple[Tokens, "_Facts"]:
         """Read the folder and make tokens."""
-        characters = sum(len(text) for part in pair for text in part)
-        most = min(characters, len(pair[0]) * length)
+        characters = sum(map(len, texts))
+        most = min(characters, len(texts) * length)
         tokens, facts = self._contained(
-            lambda: _made(self.folder, pair, length, padding), characters, most
+            lambda: _made(self.folder, texts, length, padding), characters, most
         )
         return Tokens(**tokens), _Facts(**facts)
 
@@ -222,19 +194,16 @@ Tokenizer = Hashing | Pretrained
 
 
 def _made(
-    folder: Path, pair: list[list[str]], length: int, padding: int | None
+    folder: Path, texts: list[str], length: int, padding: int | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads a folder's tokenizer and makes tokens of texts, or of pairs of texts."""
+    """Reads a folder's tokenizer and makes tokens of texts."""
     tokenizer = _opened(folder)
     facts = _Facts(type(tokenizer).__name__, len(tokenizer), tokenizer.mask_token_id)
-    made = tokenizer(*pair, truncation=True, max_length=length)
+    made = tokenizer(texts, truncation=True, max_length=length)
     given = padding, tokenizer.pad_token_id, tokenizer.eos_token_id, 0
     filling = next(token for token in given if token is not None)
     tokens = _padded(made["input_ids"], length, filling, frozenset(tokenizer.all_special_ids))
-    if len(pair) == 1 or "token_type_ids" not in made:
-        return vars(tokens), vars(facts)
-    types = _padded(made["token_type_ids"], length, 0, frozenset()).ids
-    return {**vars(tokens), "types": types}, vars(facts)
+    return vars(tokens), vars(facts)
 
 
 def _opened(folder: Path) -> Any:
@@ -285,7 +254,6 @@ class TextModel:
         positions: tokens of a text that it can take; None without a limit.
         padding: the token that it takes for none.
         classes: names of the classes that it distinguishes, where it names them.
-        types: whether it takes which of a pair's texts a token is of.
     """
 
     tokenizer: Path
@@ -294,19 +262,16 @@ class TextModel:
     positions: int | None = None
     padding: int | None = None
     classes: tuple[str, ...] = ()
-    types: bool = False
 
 
-def parts_of(length: int, *, types: bool = False) -> tuple[InputPart, ...]:
-    """Arguments of transformers' models: tokens, a mask, 1 where they are of the text; types."""
-    names = ("input_ids", "attention_mask", *(("token_type_ids",) if types else ()))
-    return tuple(InputPart(name, (length,), "tokens") for name in names)
+def parts_of(length: int) -> tuple[InputPart, ...]:
+    """Arguments of transformers' models: tokens, and a mask, 1 where they are of the text."""
+    return tuple(InputPart(name, (length,), "tokens") for name in ("input_ids", "attention_mask"))
 
 
 def packed_tokens(tokens: Tokens) -> NDArray[np.int64]:
-    """(records, 2 · length), or 3 · length with types, as ``parts_of`` takes it apart."""
-    types = [] if tokens.types is None else [tokens.types]
-    return np.concatenate([tokens.ids, tokens.present.astype(np.int64), *types], axis=1)
+    """(records, 2 · length), as ``parts_of`` takes it apart."""
+    return np.concatenate([tokens.ids, tokens.present.astype(np.int64)], axis=1)
 
 
 def next_tokens(tokens: Tokens) -> NDArray[np.int64]:

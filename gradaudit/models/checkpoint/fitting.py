@@ -22,6 +22,10 @@ from gradaudit.models.checkpoint.naming import (
 from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
 from gradaudit.report import CheckpointRecord
 
+_NAMED = (
+    "check that --model names the architecture, with its options, that it was saved from, and say "
+    "--prefix OLD=NEW where its keys begin otherwise"
+)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -132,23 +136,22 @@ def fit_state(
         groups.setdefault(id(tensor), []).append(name)
     tied = groups.values()
     required = [names for names in tied if not names[0].endswith(MAY_BE_MISSING)]
-    naming, hint = match_keys(expected, required, given, how.rename)
+    naming = match_keys(expected, required, given, how.rename)
     notes: list[str] = []
     if rename_old and not naming.fits:
         named_here = naming.renamed(given)
         current = rename_old(named_here)
-        again, _ = match_keys(expected, required, current, NO_RENAME)
+        again = match_keys(expected, required, current, NO_RENAME)
         if len(again.keys) > len(naming.keys):
             old = [key for key in named_here if key not in current]
             notes = [f"keys of an older version, renamed as the model does: {listed(old)}"]
             naming = replace(again, rename=naming.rename, outside=naming.outside)
-            given, hint = current, ""
+            given = current
     pairs = [(name, given[key], expected[name]) for name, key in naming.keys.items()]
     if how.partial:
-        pairs = _fitting_pairs(pairs, hint, file)
+        pairs = _fitting_pairs(pairs, file)
     else:
-        remedies = (hint, how.or_in_part if any(_fits(pair) for pair in pairs) else "")
-        _check_names_and_shapes(naming, pairs, file, [each for each in remedies if each])
+        _check_names_and_shapes(naming, pairs, file, how.or_in_part)
     _check_dtypes(pairs, file)
     state = {name: _cast(tensor, wanted.dtype) for name, tensor, wanted in pairs}
     _check_values(state, tied, file)
@@ -157,12 +160,11 @@ def fit_state(
     return FittedTensors(state, tuple(notes), tuple(random))
 
 
-def _fitting_pairs(pairs: Collection[Pair], hint: str, file: str) -> list[Pair]:
+def _fitting_pairs(pairs: Collection[Pair], file: str) -> list[Pair]:
     """Returns the pairs with equal shapes; raises an error where there are none."""
     fitting = [pair for pair in pairs if _fits(pair)]
     if not fitting:
-        remedy = hint or "check that --model names the architecture that it was saved from"
-        raise CheckpointError(f"{file}: nothing in it fits the model, by name and shape; {remedy}")
+        raise CheckpointError(f"{file}: nothing in it fits the model, by name and shape; {_NAMED}")
     return fitting
 
 
@@ -172,7 +174,7 @@ def _fits(pair: Pair) -> bool:
 
 
 def _check_names_and_shapes(
-    naming: Naming, pairs: Collection[Pair], file: str, remedies: Collection[str]
+    naming: Naming, pairs: Collection[Pair], file: str, or_in_part: str
 ) -> None:
     misshapen = [
         f"{printable(name)} ({tuple(given.shape)} in the file, {tuple(wanted.shape)} in the model)"
@@ -184,8 +186,8 @@ def _check_names_and_shapes(
     if faulty:
         raise CheckpointError(
             f"{file}: does not fit the model: {faulty}; "
-            + "".join(f"{printable(remedy)}, or " for remedy in remedies)
-            + "check that --model names the architecture, with its options, that it was saved from"
+            + (f"{or_in_part}, or " if or_in_part and any(map(_fits, pairs)) else "")
+            + _NAMED
         )
 
 

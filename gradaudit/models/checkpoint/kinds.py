@@ -27,25 +27,10 @@ _HEAD = 512
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 
-_MAGIC: tuple[tuple[int, bytes, str], ...] = (
-    (0, _LEGACY_TORCH, "a legacy torch.save pickle (from before torch 1.6)"),
-    (257, b"ustar", "a tar archive (perhaps a torch.save from before torch 0.2)"),
-    (0, b"GGUF", "a GGUF file"),
-    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras)"),
-    (0, b"\x93NUMPY", "a NumPy array"),
-    (4, b"TFL3", "a TensorFlow Lite model"),
-    *((0, bytes([8, version, 0x12]), _ONNX) for version in range(1, 16)),
-    (0, b"\x1f\x8b", "gzip-compressed"),
-    (0, b"BZh", "bzip2-compressed"),
-    (0, b"\xfd7zXZ\x00", "xz-compressed"),
-    (0, b"\x28\xb5\x2f\xfd", "zstandard-compressed"),
-    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (0, b"\x7fELF", "a program"),
-    (0, b"SQLite format 3\x00", "an SQLite database"),
-    (0, b"\x89PNG", "a picture"),
-    (0, b"\xff\xd8\xff", "a picture"),
-    (0, b"%PDF", "a PDF document"),
-    (0, b"version https://git-lfs", "a Git LFS pointer: fetch the file itself with `git lfs pull`"),
+_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (_LEGACY_TORCH, "a legacy torch.save pickle (from before torch 1.6)"),
+    *((bytes([8, version, 0x12]), _ONNX) for version in range(1, 16)),
+    (b"version https://git-lfs", "a Git LFS pointer: fetch the file itself with `git lfs pull`"),
 )
 
 
@@ -157,8 +142,8 @@ def _check_header_length(name: str, length: int, size: int) -> None:
 
 
 def _name_of(head: bytes) -> str:
-    for offset, magic, name in _MAGIC:
-        if head.startswith(magic, offset):
+    for magic, name in _MAGIC:
+        if head.startswith(magic):
             return name
     if head.startswith(_PICKLE_PROTOCOLS):
         return "a bare pickle, which would run code when loaded"

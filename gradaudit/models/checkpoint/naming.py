@@ -1,10 +1,8 @@
 """Matches a checkpoint's keys to the model's: exactly, or without a prefix that all share."""
 
-import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 
 from torch import Tensor
 
@@ -13,10 +11,7 @@ from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint.state_dict import LoadedCheckpoint
 
 COMPILED = "_orig_mod."
-_MOST_TRIED = 4
-"""Largest number of prefixes that are tried for a message."""
-_MOST_NAMES, _MOST_POINTS, _LONGEST = 2000, 12, 500
-"""Limits of the search for a prefix: names, points in a name, and characters."""
+_MOST_PREFIXES = 5
 
 Rename = tuple[str, str]
 """A prefix of the checkpoint's keys and the model's prefix in its place."""
@@ -98,30 +93,14 @@ class Names:
         namings = [self.under((old, "")) for old in common_prefixes(self.plain)]
         return next((n for n in namings if n.fits), max(namings, key=lambda n: len(n.keys)))
 
-    def hint(self, naming: Naming) -> str:
-        """Returns the ``--prefix`` that would match more keys than a naming does, for a message."""
-        counts: Counter[Rename] = Counter()
-        names = set(self.model.values())
-        counts.update((prefix, "") for prefix, rest in _cut(self.plain) if rest in names)
-        counts.update(
-            ("", prefix) for prefix, rest in _cut(self.model.values()) if rest in self.plain
-        )
-        tried = [self.under(rename) for rename, _ in counts.most_common(_MOST_TRIED)]
-        most = max([len(other.keys) for other in tried], default=0)
-        if most <= len(naming.keys):
-            return ""
-        best = [other.rename for other in tried if len(other.keys) == most]
-        ways = " or ".join(f"--prefix {old}={new}" for old, new in best)
-        return f"{ways} would match {most} of {len(self.model)} keys"
-
 
 def match_keys(
     model: Collection[str],
     required: Collection[Sequence[str]],
     file: Collection[str],
     rename: Rename | None = None,
-) -> tuple[Naming, str]:
-    """Returns the naming of a file's keys, and a hint at a prefix that would fit better.
+) -> Naming:
+    """Returns the naming of a file's keys.
 
     Args:
         model: the model's keys.
@@ -130,8 +109,7 @@ def match_keys(
         rename: the prefix to replace; without it one that all of the file's keys share is stripped.
     """
     names = Names(model, required, file)
-    naming = names.best() if rename is None else names.under(rename)
-    return naming, "" if naming.fits else names.hint(naming)
+    return names.best() if rename is None else names.under(rename)
 
 
 def parse_rename(text: str) -> Rename:
@@ -148,14 +126,8 @@ def parse_rename(text: str) -> Rename:
 def common_prefixes(names: Collection[str]) -> list[str]:
     """Returns the prefixes ending with a point that all names share, the empty one first."""
     first, last = min(names, default=""), max(names, default="")
-    return ["", *(prefix for prefix, _ in _cut([first]) if last.startswith(prefix))]
-
-
-def _cut(names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yields the ways to cut a prefix that ends with a point off a name, up to a limit."""
-    for name in islice(names, _MOST_NAMES):
-        for point in islice(re.finditer(r"\.", name[:_LONGEST]), _MOST_POINTS):
-            yield name[: point.end()], name[point.end() :]
+    parts = islice((f"{part}." for part in first.split(".")[:-1]), _MOST_PREFIXES)
+    return ["", *(prefix for prefix in accumulate(parts) if last.startswith(prefix))]
 
 
 def _plain(key: str) -> str:

@@ -1,6 +1,5 @@
 """Reads a checkpoint of any format and returns the state dict inside it."""
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +30,6 @@ tutorials, torchvision's references, DeepSpeed."""
 _MAX_DEPTH = 3
 _MOST_NAMED = 5
 """Largest number of state dicts that a message names."""
-_AVERAGED = re.compile(r"(^|[^a-z])(ema|swa|averaged?|shadow)([^a-z]|$)")
-"""Names of averaged weights in a checkpoint."""
-_LEFT = "averaged weights are left aside: {}; --state-dict ema audits those"
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,7 @@ def load_checkpoint(path: Path | str, weights: str | None = None) -> LoadedCheck
 
     Args:
         path: of the file or folder.
-        weights: key of the state dict, where the file holds several; ``ema`` is that of averaged
-            weights, whatever it is called.
+        weights: key of the state dict, where the file holds several.
 
     Raises:
         UsageError: the file is missing or cannot be opened.
@@ -115,24 +110,19 @@ def _of_file(path: Path, weights: str | None = None) -> tuple[dict[str, Tensor],
 
 
 def _chosen(content: object, file: str, key: str | None) -> tuple[object, tuple[str, ...]]:
-    """Returns the requested state dict, else all, and a note on those that are left aside."""
+    """Returns the requested state dict, else all, and notes on those that are left aside."""
+    if key is None:
+        return content, ()
     given = content if isinstance(content, Mapping) else {}
     states = {k: state for k, state in given.items() if isinstance(k, str) and _is_state(state)}
-    averaged = [name for name in states if _AVERAGED.search(name.lower())]
-    if key is None:
-        last = [value for name, value in states.items() if name not in averaged]
-        apart = [name for name in averaged if all(states[name] is not other for other in last)]
-        return content, (_LEFT.format(listed(apart)),) if last and apart else ()
-    found = [key] if key in states else averaged if key == "ema" else []
-    if len(found) != 1:
+    if key not in states:
         raise UsageError(
-            f"--state-dict {key}: {file} holds {len(found) or 'no'} such state dict"
-            f"{'s' if len(found) > 1 else ''}; its state dicts are: {listed(states, 20) or 'none'}"
+            f"--state-dict {key}: {file} holds no such state dict; its state dicts are: "
+            f"{listed(states, 20) or 'none'}"
         )
-    state = states[found[0]]
-    left = [name for name in states if name != found[0]]
-    note = f"state dict taken from {found[0]!r}, as --state-dict says"
-    return state, (note, *([f"left aside: {listed(left)}"] if left else []))
+    left = [name for name in states if name != key]
+    note = f"state dict taken from {key!r}, as --state-dict says"
+    return states[key], (note, *([f"left aside: {listed(left)}"] if left else []))
 
 
 def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
