@@ -17,7 +17,6 @@ from gradaudit.core.text import first_line
 from gradaudit.core.user_code import import_torchvision, load_callable
 from gradaudit.errors import GradauditError, UsageError, foreign
 from gradaudit.models import hf_folder
-from gradaudit.models.checkpoint.kinds import convert_onnx, is_onnx
 from gradaudit.models.exported import load_exported
 from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
@@ -138,8 +137,6 @@ def _no_form(name: str) -> str:
     if name.endswith(".py"):
         return f"name the function in it that returns the model, as in {name}:factory"
     if Path(name).is_file():
-        if is_onnx(Path(name)):
-            return f"an ONNX model is no module of torch; {convert_onnx(Path(name))}"
         return (
             "a file of weights is no model; give it with --checkpoint (a torch.export archive "
             "whose code you trust is named .pt2)"

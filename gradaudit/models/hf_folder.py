@@ -10,7 +10,7 @@ import copyreg
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -46,17 +46,6 @@ _CLASSES: Mapping[Task, tuple[str, str]] = {
     "question-answering": ("QuestionAnswering", "QUESTION_ANSWERING"),
 }
 """Suffixes of a task's AutoModel class, and of the library's table of model classes."""
-_GIVEN_BY: Mapping[Task, str] = {
-    "token-classification": "input_ids and attention_mask, with a label for each token",
-    "image-classification": "pictures, or name a folder by images:DIR",
-    "audio-classification": "the wave, or the features of its processor, or name a "
-    "folder by sounds:DIR",
-    "sequence-to-sequence": "input_ids, attention_mask and decoder_input_ids, with the tokens that "
-    "follow as labels",
-    "question-answering": "input_ids, attention_mask and where the tokenizer has them "
-    "token_type_ids, with start_positions and end_positions",
-}
-"""Data that a factory returns for a model that reads no texts of a file."""
 
 
 def load_folder(
@@ -170,10 +159,10 @@ def expect_data_of(model: nn.Module, spec: str) -> None:
     if not spec.startswith("text:") or not any("transformers." in k.__module__ for k in kinds):
         return
     task = _task_of(type(model).__name__)
-    if task is not None and task in _GIVEN_BY:
+    if task is not None and task not in get_args(ReadingTask):
         raise UsageError(
-            f"--data {spec}: the model is made for {task} and takes no texts of a file; return "
-            f"{_GIVEN_BY[task]} from a function, as in --data FILE.py:factory"
+            f"--data {spec}: the model is made for {task} and takes no texts of a file; return its "
+            "arguments by name from a function, as in --data FILE.py:factory"
         )
 
 

@@ -1,6 +1,5 @@
 """An error names the remedy that there is: an option of the data, another form, a conversion."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,8 @@ from gradaudit.audits.gathering import incomplete
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
-from gradaudit.errors import AuditError, CheckpointError, UsageError
+from gradaudit.errors import AuditError, CheckpointError
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.models.building import load_model
 from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.report import Report
@@ -110,26 +108,6 @@ def test_probabilities_of_positions_are_taken_too() -> None:
     CrossEntropy().check(outputs, records.labels)
     expected = F.cross_entropy(outputs, soft, reduction="none").mean((1, 2))
     torch.testing.assert_close(CrossEntropy().per_record(outputs, soft), expected)
-
-
-@pytest.fixture
-def onnx(tmp_path: Path) -> Path:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"\x08\x07\x12\x07pytorch" + bytes(300))
-    return path
-
-
-@pytest.mark.parametrize("suffix", [".onnx", ".bin", ""])
-@pytest.mark.parametrize(
-    ("load", "error"),
-    [(lambda p: load_model(str(p)), UsageError), (load_checkpoint, CheckpointError)],
-    ids=["model", "checkpoint"],
-)
-def test_an_onnx_model_is_told_how_to_be_converted(
-    onnx: Path, suffix: str, load: Callable[[Path], object], error: type[Exception]
-) -> None:
-    with pytest.raises(error, match=r"from onnx2torch import convert.*--model FILE\.py:factory"):
-        load(onnx.rename(onnx.with_suffix(suffix)))
 
 
 @pytest.mark.slow

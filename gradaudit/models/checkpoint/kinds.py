@@ -22,14 +22,12 @@ CONVERT = 'convert it with python -c "import sys, torch; torch.save({}, sys.argv
 _OF_LEGACY = "torch.load(sys.argv[1], weights_only=True)"
 _OF_SCRIPT = "torch.jit.load(sys.argv[1]).state_dict()"
 
-_ONNX = "an ONNX model"
 _HEAD = 512
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (_LEGACY_TORCH, "a legacy torch.save pickle (from before torch 1.6)"),
-    *((bytes([8, version, 0x12]), _ONNX) for version in range(1, 16)),
     (b"version https://git-lfs", "a Git LFS pointer: fetch the file itself with `git lfs pull`"),
 )
 
@@ -42,21 +40,6 @@ def describe(path: Path) -> str:
 def convert_script(path: Path) -> str:
     """Returns the command that runs a TorchScript archive to extract its weights."""
     return f"if you trust its program, {CONVERT.format(_OF_SCRIPT, describe(path))}"
-
-
-def convert_onnx(path: Path) -> str:
-    """Describe how to convert an ONNX file, which holds graph and weights."""
-    return (
-        "convert it in a factory (pip install onnx2torch): write `from onnx2torch import "
-        f"convert` and `def factory(): return convert({describe(path)!r})` in FILE.py, and give "
-        "--model FILE.py:factory without --checkpoint, for the weights are in it"
-    )
-
-
-def is_onnx(path: Path) -> bool:
-    """Whether a file is an ONNX model, by its content or else by its name."""
-    with path.open("rb") as stream:
-        return _name_of(stream.read(_HEAD)) == _ONNX or path.suffix == ".onnx"
 
 
 def expect_not_distributed(path: Path) -> None:
@@ -104,10 +87,7 @@ def kind_of(path: Path) -> Kind:
         return "shards"
     legacy = head.startswith(_LEGACY_TORCH)
     remedy = f"{CONVERT.format(_OF_LEGACY, name)}, which runs nothing" if legacy else REMEDY
-    found = _name_of(head)
-    if found == _ONNX or path.suffix == ".onnx":
-        found, remedy = _ONNX, convert_onnx(path)
-    raise CheckpointError(f"{name}: is {found}, not a checkpoint; {remedy}")
+    raise CheckpointError(f"{name}: is {_name_of(head)}, not a checkpoint; {remedy}")
 
 
 def _size(path: Path, name: str) -> int:
