@@ -14,18 +14,24 @@ _REASONS = {
     "failed": "failed: {}",
     "left out": "left out: {}",
     "below": "not shown to do as much as the preset quick: {}",
+    "kindless": "methods for fully connected and convolutional layers were not run, as the kinds "
+    "of an exported model's layers are not known: {}",
 }
+_KINDLESS = "Module"
+"""Kind of layers of which only the weights are known, as those of an exported model."""
 
 
 def unanswered(report: Report) -> Mapping[str, str]:
     """Return questions with the adversaries on them that were not run at least at quick.
 
-    An adversary counts as run where it does not apply. A report that names no audit has none.
+    An adversary counts as run where it does not apply, but for layers of unknown kind. A report
+    that names no audit has none.
     """
     untried: dict[str, dict[str, list[str]]] = {}
+    kindless = any(layer.kind == _KINDLESS for layer in report.target.layers)
     for audit in audits().values() if report.options else ():
         question = _question_of(audit)
-        if question and (why := _untried(audit, report)):
+        if question and (why := "kindless" if kindless else _untried(audit, report)):
             untried.setdefault(question, {}).setdefault(why, []).append(audit.name)
     return {question: _words(reasons) for question, reasons in untried.items()}
 

@@ -1,74 +1,96 @@
-"""Turns ``torch.export`` archives into ordinary modules with parameters and both modes.
+"""Reads ``torch.export`` archives, which are the user's code, as a factory is.
 
-They are the user's code, as a factory is. ``torch.export.load`` reads pickles, compiles expressions
-and runs any operator that the archive names, so an archive is only ever opened where ``--model``
-names it by its suffix ``.pt2``.
+``torch.export.load`` reads pickles, compiles expressions and runs any operator that the archive
+names, so an archive is only ever opened where ``--model`` names it by its suffix ``.pt2``.
 """
 
-from __future__ import annotations
-
-import math
-import operator
+import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
 
 from gradaudit.core.text import printable
 from gradaudit.errors import AuditError, CheckpointError, UsageError, one_line
-from gradaudit.models.exported_graph import as_layers, follow_the_run, keep_plain
 
 REMEDY = "export the model and save it with torch.export.save again"
-
-_NAMES: dict[str, Any] = {
-    "torch": torch,
-    "operator": operator,
-    "math": math,
-    "device": torch.device,
-    "inf": math.inf,
-    "nan": math.nan,
-    "NoneType": NoneType,
-}
-"""Names that a graph's source may refer to."""
+_DECOMPOSED = re.compile(r"aten::(_?native_batch_norm|cudnn_batch_norm|_?batch_norm_(no|with)_).*")
+_MODES = ("training", "train")
 
 
-def load_exported(path: Path) -> ExportedModel:
-    """Returns the model in a ``torch.export`` archive, with its weights, in training mode.
+def load_exported(path: Path) -> nn.Module:
+    """Return the model in a ``torch.export`` archive, with its weights.
 
-    The archive is the user's code and is run: ``torch.export.load`` reads it. Parameters keep
-    their names and stand in modules that have the original's names and types' names, so layers,
-    ``state_dict`` and checkpoints are the original's. Convolutions and fully connected layers are
-    modules of ``torch.nn`` again (``as_layers``); other modules are not of the original
-    types and only hold parameters.
+    The archive is the user's code and is run: ``torch.export.load`` reads it. Parameters keep their
+    names; the modules that hold them have no kinds, and the graph runs in the mode of the export.
 
     Raises:
         UsageError: there is no such file.
-        CheckpointError: it is no archive, damaged, decomposed, branches, takes several inputs, or
-            is fixed to batches of several records.
+        CheckpointError: it is no archive, damaged, decomposed, takes several inputs, or is fixed to
+            a number of records.
     """
     name = printable(str(path))
     if not path.is_file():
         raise UsageError(f"{name}: no such file; give an archive of torch.export.save")
     _expect_archive(path, name)
-    doing = "torch.export.load cannot read it"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.export.load(path)
-            doing = "its graph makes no module"
-            return ExportedModel(program)
-    except CheckpointError as error:
-        raise CheckpointError(f"{name}: {error}") from error
+        with warnings.catch_warnings(action="ignore"):
+            held = torch.export.load(path).module(check_guards=False)
+            model = GraphModule(held, held.graph)
     except Exception as error:
         what = printable(f"{type(error).__name__}: {error}".splitlines()[0])
-        raise CheckpointError(f"{name}: {doing} ({what}); {REMEDY}") from error
+        raise CheckpointError(
+            f"{name}: torch.export.load cannot read it ({what}); {REMEDY}"
+        ) from error
+    for node in model.graph.nodes:
+        if _DECOMPOSED.fullmatch(_operator(node)):
+            raise CheckpointError(
+                f"{name}: its graph is decomposed ({printable(_operator(node))}) and does not say "
+                "whether it trains; save the export before run_decompositions()"
+            )
+    shapes = _input_shapes(model.graph)
+    if len(shapes) != 1:
+        raise CheckpointError(
+            f"{name}: takes {len(shapes)} input tensors; one tensor of records is needed"
+        )
+    if not shapes[0] or shapes[0][0] is not None:
+        raise CheckpointError(
+            f"{name}: is fixed to inputs of shape {shapes[0]}; export it for any number of "
+            "records, with dynamic_shapes={…: {0: torch.export.Dim('batch')}}"
+        )
+    _tie(model)
+    return model
+
+
+def expect_as_exported(model: nn.Module, mode: str, inputs: Tensor) -> None:
+    """Raise an error where an exported model is to run in another mode, or on other inputs.
+
+    Raises:
+        UsageError: the graph was exported in the other mode.
+        AuditError: it was exported for records of another shape.
+    """
+    graph = model.graph if isinstance(model, GraphModule) else Graph()
+    others = {training for training in _training(graph) if training != (mode == "train")}
+    if others:
+        made = "train" if mode == "eval" else "eval"
+        raise UsageError(
+            f"--mode {mode}: the model was exported in {made} mode; say --mode {made}, or export "
+            f"it after model.{mode}()"
+        )
+    for shape in _input_shapes(graph):
+        sizes = zip(shape[1:], inputs.shape[1:], strict=False)
+        if len(shape) != inputs.dim() or any(size not in (None, given) for size, given in sizes):
+            wanted = "x".join("any" if size is None else str(size) for size in shape[1:])
+            raise AuditError(
+                f"the model was exported for records of shape {wanted or '(none)'}, these have "
+                f"{'x'.join(map(str, inputs.shape[1:])) or '(none)'}"
+            )
 
 
 def _expect_archive(path: Path, name: str) -> None:
@@ -85,151 +107,37 @@ def _expect_archive(path: Path, name: str) -> None:
         )
 
 
-class ExportedModel(nn.Module):
-    """Runs the graph of an exported program.
-
-    In training mode dropout and batch norm run as in training, in eval mode as in eval, whichever
-    mode was exported. A graph exported for one record runs any number, one after the other.
-    Sizes other than the batch's are those of the export unless they were exported as dynamic.
-
-    Attributes:
-        input_shape: the exported input's sizes, None where dynamic; (batch, …).
-    """
-
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
-        super().__init__()
-        held = program.module(check_guards=False)
-        graph = held.graph
-        graph.set_codegen(torch.fx.graph.CodeGen())
-        _hold(self, held, _types_of_modules(graph), {})
-        self.input_shape = _input_shape(graph)
-        keep_plain(graph)
-        as_layers(self, graph)
-        follow_the_run(graph, self.precision)
-        self._source = graph.python_code("self").src
-
-    @property
-    def precision(self) -> torch.dtype:
-        """Returns the dtype of the current weights, or torch's default without any."""
-        return self._floating().dtype
-
-    @property
-    def place(self) -> torch.device:
-        """Returns the device of the current weights, or the CPU without any."""
-        return self._floating().device
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns the first output for a batch.
-
-        Raises:
-            AuditError: the records' shape is not the exported one.
-        """
-        self._check(x)
-        run = _compiled(self._source)
-        if self.input_shape[0] == 1 and len(x) != 1:
-            return torch.cat([run(self, record[None])[0] for record in x])
-        return run(self, x)[0]  # type: ignore[no-any-return]
-
-    def _floating(self) -> Tensor:
-        held = (*self.parameters(), *self.buffers())
-        return next((tensor for tensor in held if tensor.is_floating_point()), torch.empty(0))
-
-    def _check(self, x: Tensor) -> None:
-        exported, sizes = self.input_shape[1:], zip(self.input_shape[1:], x.shape[1:], strict=False)
-        if len(exported) != x.dim() - 1 or any(size not in (None, given) for size, given in sizes):
-            wanted = "x".join("any" if size is None else str(size) for size in exported)
-            raise AuditError(
-                f"the model was exported for records of shape {wanted or '(none)'}, these have "
-                f"{'x'.join(map(str, x.shape[1:])) or '(none)'}"
-            )
+def _operator(node: Node) -> str:
+    """Return ``aten::NAME`` of an operator; empty for anything else."""
+    return node.target._schema.name if isinstance(node.target, OpOverload) else ""
 
 
-@cache
-def _compiled(source: str) -> Callable[..., Any]:
-    """Compiles a graph's ``forward`` from its source, as workers receive models as text."""
-    names = dict(_NAMES)
-    exec(source, names)
-    return names["forward"]  # type: ignore[no-any-return]
-
-
-def _input_shape(graph: Graph) -> tuple[int | None, ...]:
-    """Returns the shape of the only input tensor; placeholders of constants are removed.
-
-    Raises:
-        CheckpointError: there is no such input, or more, or its batch is fixed to several records.
-    """
-    places = [node for node in graph.nodes if node.op == "placeholder"]
-    records = [node for node in places if isinstance(node.meta.get("val"), Tensor)]
-    for node in places:
-        if node not in records and not node.users:
-            graph.erase_node(node)
-    if len(records) != 1:
-        raise CheckpointError(
-            f"takes {len(records)} input tensors; one tensor of records is needed"
-        )
-    shape = [size if isinstance(size, int) else None for size in records[0].meta["val"].shape]
-    if not shape:
-        raise CheckpointError("takes a single number, not a batch of records")
-    if (shape[0] or 1) > 1:
-        raise CheckpointError(
-            f"is fixed to batches of exactly {shape[0]} records; export it for one record, or with "
-            "dynamic_shapes={…: {0: torch.export.Dim('batch')}}"
-        )
-    return tuple(shape)
-
-
-class OriginalModule(nn.Module):
-    """A module of the original model; it holds parameters that the graph uses."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _part, (type(self).__name__,), self.__dict__
-
-
-@cache
-def _type(name: str) -> type[OriginalModule]:
-    return type(name, (OriginalModule,), {"__doc__": OriginalModule.__doc__})
-
-
-def _part(name: str) -> OriginalModule:
-    return _type(name if name.isidentifier() else "Module")()
-
-
-def _types_of_modules(graph: Graph) -> dict[str, str]:
-    """Returns the original modules' types by name, as the graph's nodes record them."""
-    types: dict[str, str] = {}
+def _training(graph: Graph) -> Iterator[bool]:
+    """Return in which mode each operator that differs was exported."""
     for node in graph.nodes:
-        for path, kind in node.meta.get("nn_module_stack", {}).values():
-            types.setdefault(path.partition("@")[0], str(kind).rpartition(".")[2])
-    return types
+        if isinstance(node.target, OpOverload):
+            names = (argument.name for argument in node.target._schema.arguments)
+            given = dict(zip(names, node.args, strict=False)) | node.kwargs
+            yield from (bool(value) for key, value in given.items() if key in _MODES)
+            if given.get("dropout_p"):
+                yield True
 
 
-def _hold(
-    into: nn.Module,
-    held: nn.Module,
-    types: Mapping[str, str],
-    tied: dict[tuple[Any, ...], nn.Parameter],
-    path: str = "",
-) -> None:
-    """Move the other's parameters, buffers and parts into a module, under their original types.
-
-    Archives keep tied parameters as several that share their memory; they are made one again.
-    Constants of the graph become buffers that a state dict leaves out.
-    """
-    for name, parameter in held._parameters.items():
-        whole = parameter if parameter is None else tied.setdefault(_memory(parameter), parameter)
-        into.register_parameter(name, whole)
-    for name, buffer in held._buffers.items():
-        persistent = name not in held._non_persistent_buffers_set
-        into.register_buffer(name, buffer, persistent=persistent)
-    for name, constant in vars(held).items():
-        if isinstance(constant, Tensor):
-            into.register_buffer(name, constant, persistent=False)
-    for name, inner in held.named_children():
-        part = _part(types.get(f"{path}{name}", "Module"))
-        _hold(part, inner, types, tied, f"{path}{name}.")
-        into.add_module(name, part)
+def _input_shapes(graph: Graph) -> list[tuple[int | None, ...]]:
+    """Return the sizes of the input tensors, None where they are dynamic."""
+    values = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+    return [
+        tuple(size if isinstance(size, int) else None for size in value.shape)
+        for value in values
+        if isinstance(value, Tensor)
+    ]
 
 
-def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    where = tensor.data_ptr() or id(tensor)  # empty tensors lie nowhere
-    return where, tensor.dtype, tuple(tensor.shape), tensor.stride()
+def _tie(model: nn.Module) -> None:
+    """Make tied parameters one again, which archives keep as several that share their memory."""
+    known: dict[tuple[Any, ...], nn.Parameter] = {}
+    for part in model.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            where = parameter.data_ptr() or id(parameter)  # empty tensors lie nowhere
+            key = where, parameter.dtype, tuple(parameter.shape), parameter.stride()
+            setattr(part, name, known.setdefault(key, parameter))

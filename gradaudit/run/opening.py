@@ -28,6 +28,7 @@ from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
 from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.exported import expect_as_exported
 from gradaudit.models.hf_folder import class_names, expect_data_of, reading_of
 from gradaudit.models.hf_weights import as_named_here
 from gradaudit.models.losses import (
@@ -107,6 +108,7 @@ def open_subject(
         parts=records.parts,
         notes=notes,
     )
+    expect_as_exported(model, settings.mode, records.inputs)
     named = {"float32": torch.float32, "float64": torch.float64}
     precision = named.get(settings.dtype) or usual_precision(untrained.device)
     untrained = replace(untrained, precision=precision)

@@ -115,7 +115,7 @@ def test_unequal_sizes_are_refused_with_the_remedy_and_resized_on_request(tmp_pa
     ("options", "error", "message"),
     [
         ("table=none.csv&label=age", UsageError, "No such file"),
-        ("table=table.csv", UsageError, "name the column of the label with label=COL"),
+        ("table=table.csv", UsageError, "option 'label' is missing; add label=COL"),
         ("table=table.csv&label=agee", UsageError, "(did you mean 'age'?)"),
         ("table=table.csv&label=age&attribute=sx", UsageError, "no column 'sx'"),
         ("table=table.csv&label=age&file=picture", UsageError, "no column 'picture'"),

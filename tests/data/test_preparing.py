@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> str:
     return f"images:{tmp_path / 'f'}"
 
 
-@pytest.mark.parametrize("name", ["imagenet", "torchvision", "0.485,0.456,0.406,0.229,0.224,0.225"])
+@pytest.mark.parametrize("name", ["imagenet", "0.485,0.456,0.406,0.229,0.224,0.225"])
 def test_normalising_is_that_of_torchvision(
     transforms: ModuleType, archive: str, name: str
 ) -> None:

@@ -40,7 +40,7 @@ OPENED_IN = {
     "yaml.load": set(),
     "yaml.safe_load": {"gradaudit.audits.explaining", "gradaudit.audits.job.loading.chains"},
     "eval": set(),
-    "exec": {"gradaudit.core.user_code", "gradaudit.models.exported"},
+    "exec": {"gradaudit.core.user_code"},
     "os.system": set(),
 }
 """Where each kind of file is opened and code is run: nowhere else.

@@ -30,8 +30,7 @@ SAID = (
     "labels encoded: high → 0 and low → 1; "
     "columns as the file has them; missing numbers filled with the median of their column: age (1);"
     " categories as one-hot groups: joined (2) and job (3); a missing text is a category of its "
-    "own: job (1); dates taken as categories: joined (2); private quantities split at their "
-    "median: height"
+    "own: job (1); private quantities split at their median: height"
 )
 
 
@@ -89,7 +88,7 @@ def test_every_format_says_so(table: Path, name: str, capsys: pytest.CaptureFixt
     report = report_of(f"csv:{table}?label=y&attribute=height")
     format_named(name, every=False).show(report, None)
     shown = " ".join(capsys.readouterr().out.split())
-    for clause in ("columns as the file has them", "dates taken as categories", "median"):
+    for clause in ("columns as the file has them", "joined (2)", "median"):
         assert clause in shown
 
 

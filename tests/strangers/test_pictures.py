@@ -12,6 +12,7 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records
 from gradaudit.errors import AuditError, DataError
 from gradaudit.run.opening import open_subject
+from gradaudit.run.runner import run
 
 generator = np.random.default_rng(0)
 DEEP = generator.integers(0, 1 << 12, (4, 6, 5)).astype(np.uint16)
@@ -38,6 +39,10 @@ class Net(nn.Sequential):
 
 
 def test_a_model_of_colours_is_told_what_it_gets(tmp_path: Path) -> None:
-    records = load_records(folder_of(tmp_path, BYTES))
+    subject = open_subject(
+        SubjectSettings(device="cpu"),
+        model=Net(),
+        records=load_records(folder_of(tmp_path, BYTES)),
+    )
     with pytest.raises(AuditError, match=r"expected input\[4, 1, 6, 5\] to have 3 channels"):
-        open_subject(SubjectSettings(device="cpu"), model=Net(), records=records)
+        run(subject, [])

@@ -137,7 +137,7 @@ def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, .
             break
         notes.append(f"state dict taken from {key!r}")
         inner = level[key]
-        _note_rest([other for other, value in level.items() if value is not inner], notes)
+        _note_rest([other for other, value in level.items() if value is not inner], level, notes)
         level = inner
     state = {k: v.detach() for k, v in level.items() if _names_tensor(k, v)}
     if not state:
@@ -151,7 +151,7 @@ def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, .
                 else REMEDY
             )
         )
-    _note_rest([key for key in level if key not in state], notes)
+    _note_rest([key for key in level if key not in state], level, notes)
     return state, tuple(notes)
 
 
@@ -175,7 +175,8 @@ def _names_tensor(key: object, value: object) -> bool:
     return isinstance(key, str) and isinstance(value, Tensor)
 
 
-def _note_rest(keys: list[object], notes: list[str]) -> None:
+def _note_rest(keys: list[object], level: Mapping[Any, Any], notes: list[str]) -> None:
+    """Name keys that are left aside; state dicts come first, as averaged weights are."""
     if keys:
-        names = [key if isinstance(key, str) else str(key) for key in keys]
+        names = [str(key) for key in sorted(keys, key=lambda key: not _is_state(level[key]))]
         notes.append(f"left aside: {listed(names)}")
