@@ -28,12 +28,17 @@ def unanswered(report: Report) -> Mapping[str, str]:
     that names no audit has none.
     """
     untried: dict[str, dict[str, list[str]]] = {}
-    kindless = any(layer.kind == _KINDLESS for layer in report.target.layers)
+    kindless = of_unknown_kinds(report)
     for audit in audits().values() if report.options else ():
         question = _question_of(audit)
         if question and (why := "kindless" if kindless else _untried(audit, report)):
             untried.setdefault(question, {}).setdefault(why, []).append(audit.name)
     return {question: _words(reasons) for question, reasons in untried.items()}
+
+
+def of_unknown_kinds(report: Report) -> bool:
+    """Whether only the weights of layers are known, so that some methods cannot be run on them."""
+    return any(layer.kind == _KINDLESS for layer in report.target.layers)
 
 
 def question_of(row: Measurement) -> str:

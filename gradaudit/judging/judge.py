@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from gradaudit.audits.gathering import members
 from gradaudit.core.text import listed
 from gradaudit.errors import UsageError
-from gradaudit.judging.answered import question_of, unanswered
+from gradaudit.judging.answered import of_unknown_kinds, question_of, unanswered
 from gradaudit.judging.case import Case, ShareBeyond, correct, ends_of
 from gradaudit.judging.policy import (
     DEFAULT,
@@ -250,8 +250,9 @@ def _judged(report: Report, written: Policy, today: date) -> Report:
     _expect_few_comparisons(report, policy)
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
     untried = {} if UNJUDGED in report.provenance else unanswered(report)
-    # a single audit is judged by rules of one's own for itself
-    asked = 0 if is_scan(report) or len(report.options) > 1 else len(written.rules)
+    # a single audit is judged by rules of one's own for itself, where every method could be run
+    whole = is_scan(report) or len(report.options) > 1 or of_unknown_kinds(report)
+    asked = 0 if whole else len(written.rules)
     held = report.data.get("records")
     records = held if isinstance(held, int) else None
     cases = [
