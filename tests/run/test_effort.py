@@ -54,7 +54,7 @@ def test_effort_is_the_most_that_the_options_reach(options: dict[str, Any], effo
         ({}, "default"),
         ({"family": ["logistic"]}, "below"),
         ({"family": ["forest"]}, "below"),
-        ({"family": ["logistic", "norms"]}, "quick"),
+        ({"family": ["logistic", "norms"]}, "below"),
         ({"family": ["forest", "norms", "mlp"]}, "default"),
         ({"reduce": "pca:50"}, "below"),
         ({"reduce": "subset:48"}, "below"),
