@@ -86,8 +86,15 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
 
 def member_of(row: Measurement) -> str:
     """Returns the name of the audit that made a row of a gathered report, where it is known."""
-    member = row.variant.get(row.audit)
+    member = row.variant.get(row.audit, row.details.get(row.audit))
     return row.audit if member is None else f"{row.audit} {member}"
+
+
+def audit_of(row: Measurement, report: Report) -> str:
+    """Return the name of the audit that made a row, also where it is the only one of its kind."""
+    name = member_of(row)
+    alike = [each for each in report.options if each.partition(" ")[0] == name]
+    return alike[0] if len(alike) == 1 else name
 
 
 def incomplete(report: Report) -> str | None:

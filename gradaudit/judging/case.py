@@ -199,6 +199,8 @@ def _least_share(least: int, tried: int) -> float:
     return share
 
 
+SIMULATED = 0.05
+"""Relative error of units that are computed from a simulated interval of a share of 0."""
 FEWEST_TIMES, MOST_TIMES = 1.1, MANY
 """Smallest and largest factor that is shown; beyond the largest, the value is too close to the
 limit to be settled."""
@@ -418,9 +420,10 @@ def _times_of_none(row: Measurement, limit: float) -> float | None:
         return None
     alpha = math.log((1 - (row.confidence or 0.95)) / 2)
     units = alpha / math.log1p(-high)
-    if abs(units - round(units)) > 1e-6:
+    whole = round(units)
+    if not whole or abs(units - whole) > SIMULATED * whole:
         return None
-    return max(FEWEST_TIMES, math.ceil(alpha / math.log1p(-limit)) / units)
+    return max(FEWEST_TIMES, math.ceil(alpha / math.log1p(-limit)) / whole)
 
 
 def ends_of(row: Measurement, value: float) -> tuple[float, float]:

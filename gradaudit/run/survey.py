@@ -265,7 +265,9 @@ def _words(outcome: Outcome) -> str:
     took = f"{outcome.seconds:.1f} s"
     if not measured_rows:
         return f"{rows[0].reason if rows else 'nothing'} ({took})"
-    metric = next((m for m in audit.metrics if m.id in audit.headline), audit.metrics[0])
+    metric = next((m for m in audit.metrics if m.id in audit.headline), None)
+    if metric is None:
+        return f"{len(measured_rows)} numbers ({took})"
     of_metric = [row for row in measured_rows if row.metric == metric.id] or measured_rows
     sign = -1 if metric.riskier == "lower" else 1
     worst = max(of_metric, key=lambda row: sign * (row.number or 0.0))

@@ -11,12 +11,13 @@ from gradaudit.judging.case import ShareBeyond, ends_of, is_weak, weakness, woul
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.judging.verdict import WAIVED, failing_levels, open_findings
-from gradaudit.measurement import text_of
+from gradaudit.measurement import dict_of, text_of
 from gradaudit.report import Finding, Key, Measurement, Report, estimate
 from gradaudit.view.cells import floor_of
 from gradaudit.view.facts import WHAT_IS_PRIVATE, Place, batch_size, filled_in, secret_of
 
 _DEFENSE = "(--defense)"
+_WITHIN = "better than chance, within the limit"
 _ACCEPTED = {"ignored": " (accepted by the policy)", "known": " (known from the baseline)"}
 
 
@@ -141,7 +142,9 @@ def evidence_of(
     where = f" in {Place((finding.layer,))}" if finding.layer and place.several else ""
     text = f"{known.noun if known and known.noun else finding.metric} {estimate(row)}"
     share = share_of(finding, row)
-    text += f"{_played(row)}{where}{f', {share}' if share else ''}"
+    if known and known.noun.startswith("share of") and row.n is not None:
+        text += f", n = {row.n:,}"
+    text += f"{_of_shuffled(row)}{_played(row)}{where}{f', {share}' if share else ''}"
     if undefended(row):
         text += ", measured without the defense"
     if held := text_of(row.details.get("column")):
@@ -160,8 +163,23 @@ def evidence_of(
     if finding.outcome == "passed" and known is not None:
         size = batch_size(row.details)
         behind = "" if size is None else f" behind batches of {size:,}"
-        text += f"{behind}: {known.cleared}"
+        text += f"{behind}: {_WITHIN if _beyond_chance(row, known) else known.cleared}"
     return text
+
+
+def _beyond_chance(row: Measurement, known: Metric) -> bool:
+    """Whether the whole interval is riskier than what there is where nothing leaks."""
+    if row.interval is None or known.chance is None or known.riskier is None:
+        return False
+    low, high = row.interval
+    return low > known.chance if known.riskier == "higher" else high < known.chance
+
+
+def _of_shuffled(row: Measurement) -> str:
+    """Format the two numbers whose difference a row is: `` (AUROC 0.79, shuffled 0.26)``."""
+    scores = dict_of(row.details.get("difference_of"))
+    named = [f"{name} {value:.2f}" for name, value in scores.items() if isinstance(value, float)]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def share_of(finding: Finding, row: Measurement) -> ShareBeyond | None:

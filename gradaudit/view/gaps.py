@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradaudit.audits import audits
-from gradaudit.audits.gathering import member_of
-from gradaudit.measurement import TOO_FEW, text_of
+from gradaudit.audits.gathering import audit_of
+from gradaudit.measurement import TOO_FEW
 from gradaudit.report import Measurement, Report
 from gradaudit.view.cells import LayerLine
 from gradaudit.view.facts import BETWEEN, abridged
@@ -16,6 +16,8 @@ NOT_ASKED = "not asked for"
 _ATTACK = "attack "
 NOT_APPLICABLE = "not applicable"
 MOST_LAYERS = 8
+_UNNAMED = "; name "
+"""Words of a reason before what somebody has not named yet."""
 _METHOD = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -49,7 +51,7 @@ class UnmeasuredPart:
         """The reason in a few words."""
         if self.failed:
             return f"failed: {self.short}"
-        return self.short if self.known else NOT_APPLICABLE
+        return self.short if self.known or _UNNAMED in self.reason else NOT_APPLICABLE
 
     @property
     def short(self) -> str:
@@ -77,7 +79,7 @@ def in_brief(gaps: Sequence[UnmeasuredPart]) -> str:
 
 def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[UnmeasuredPart, ...]:
     """Returns everything that was not measured, the widest gaps first."""
-    measured = {_member(row) for row in report.rows if row.status == "measured"}
+    measured = {audit_of(row, report) for row in report.rows if row.status == "measured"}
     return (
         *_of_layers_and_attributes(report, lines),
         *_rows(report, measured, whole=True),
@@ -98,7 +100,7 @@ def _of_layers_and_attributes(
 
 def _unasked(report: Report) -> Iterator[UnmeasuredPart]:
     """Names installed audits without a row in the report, unless they are most of them."""
-    present = {_member(row) for row in report.rows}
+    present = {audit_of(row, report) for row in report.rows}
     asked = {name for name, audit in audits().items() if not audit.brings_model}
     idle = [name for name in audits() if name in asked - present]
     if len(idle) > len(present):
@@ -110,8 +112,9 @@ def _unasked(report: Report) -> Iterator[UnmeasuredPart]:
 def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[UnmeasuredPart]:
     """Yields a gap for each audit and reason, of audits without any number or of the others."""
     groups: dict[tuple[str, str, bool], list[Measurement]] = {}
+    places = {(audit_of(x, report), x.layer) for x in report.rows if x.status == "measured"}
     for row in report.rows:
-        member = _member(row)
+        member = audit_of(row, report)
         beside_headline = row.variant.keys() - {row.audit}  # whose gap is listed already
         if row.status != "measured" and (member not in measured) is whole and not beside_headline:
             key = member, row.reason or "", row.status == "failed"
@@ -121,13 +124,8 @@ def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Unmeas
         names = tuple(dict.fromkeys(row.layer for row in rows if row.layer is not None))
         everywhere = every <= set(names) or whole
         metrics = dict.fromkeys(row.id for row in rows)
-        what = member if whole or (names and not everywhere) else ", ".join(metrics)
+        elsewhere = names and not everywhere and not places & {(member, name) for name in names}
+        what = member if whole or elsewhere else ", ".join(metrics)
         left_out = any(row.left_out or row.details.get(TOO_FEW) is True for row in rows)
         where = () if everywhere else names
         yield UnmeasuredPart(what, reason, where, failed, not whole, known=failed or left_out)
-
-
-def _member(row: Measurement) -> str:
-    """Returns the audit that a row comes from; a merged headline's is in its details."""
-    named = text_of(row.details.get(row.audit))
-    return f"{row.audit} {named}" if named and not row.variant else member_of(row)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from gradaudit.audits.gathering import member_of
+from gradaudit.audits.gathering import audit_of, member_of
 from gradaudit.core.text import listed
 from gradaudit.measurement import dict_of, list_of, text_of, texts_of
 from gradaudit.report import LEARNERS, Measurement, Report
@@ -254,7 +254,7 @@ def _defended(report: Report) -> str:
     if not defenses:
         return "no defense"
     without = dict.fromkeys(
-        member_of(row)
+        audit_of(row, report)
         for row in report.rows
         if row.status == "measured" and isinstance(row.details.get("defenses"), str)
     )

@@ -69,11 +69,16 @@ def summary_of(
 def _do(verdict: ReportVerdict, concerns: Sequence[Concern]) -> str:
     if verdict.outcome == "measured":
         return _UNJUDGED
+    shown = [each for each in concerns if each.shown and each.helps and not each.accepted]
+    high = [each for each in shown if each.level == "high"]
     helps: dict[str, str] = {}
-    for each in concerns:
-        if each.shown and each.helps and not each.accepted:
-            helps.setdefault(each.sentence.rstrip("."), each.helps)
-    advice = [f"{sentence}: {text}." for sentence, text in [*helps.items()][:MOST_ADVICE]]
+    for each in shown:
+        helps.setdefault(each.sentence.rstrip("."), each.helps)
+    most = max(MOST_ADVICE, len({each.sentence for each in high}))
+    alike: dict[str, list[str]] = {}
+    for sentence, text in [*helps.items()][:most]:
+        alike.setdefault(text, []).append(sentence)
+    advice = [f"{'; '.join(sentences)}: {text}." for text, sentences in alike.items()]
     if not advice and verdict.outcome == "undecided":
         advice = [each.settles.capitalize() + "." for each in concerns if each.settles][:1]
     if not advice:

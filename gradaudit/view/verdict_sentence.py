@@ -80,7 +80,7 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> R
         outcome=outcome,
         policy=policy,
         sha256=sha256,
-        worst=_worst(outcome, judged, behind, layers),
+        worst=_worst(outcome, judged, behind, layers, _shown(outcome, concerns) - len(behind)),
         behind=behind,
         warned=any(concern.shown for concern in concerns),
         whole=str(whole) if whole else "",
@@ -101,12 +101,24 @@ def _behind(outcome: Word, judged: Report, concerns: Sequence[Concern]) -> Seque
     return _two([each for each in open_ if each.level == "high"] or open_)
 
 
-def _worst(outcome: Word, judged: Report, behind: Sequence[Concern], layers: Layers) -> str:
+def _shown(outcome: Word, concerns: Sequence[Concern]) -> int:
+    """Count the findings that are shown, and of a failed report not accepted."""
+    shown = [each for each in concerns if each.shown and each.level in ("high", "medium")]
+    return sum(not (outcome == "failed" and each.accepted) for each in shown)
+
+
+def _more(count: int) -> list[str]:
+    return [f"and {count} more finding{'s' if count > 1 else ''}"] if count > 0 else []
+
+
+def _worst(
+    outcome: Word, judged: Report, behind: Sequence[Concern], layers: Layers, more: int
+) -> str:
     if outcome == "measured":
         return _amount(judged)
     if outcome == "undecided":
         return _questions(behind, len(questions_of(judged)))
-    sentence = "; ".join(concern.summary for concern in behind)
+    sentence = "; ".join([*(concern.summary for concern in behind), *_more(more)])
     if outcome == "failed":
         return sentence
     return "; ".join(filter(None, (sentence or _within(judged, layers), _accepted(judged))))

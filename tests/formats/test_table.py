@@ -99,8 +99,8 @@ What to do  The slant of a batch is inferred: hiding conv1 (--hide), or noise
             measure again.
 Assumptions The attacker sees gradients of 3 layers; no defense; no layer
             hidden.
-Not tested  attribute ink (not asked for); vinfo (not applicable); leak in fc2
-            (failed: the loss is NaN)
+Not tested  attribute ink (not asked for); vinfo (not applicable); leak.effort
+            in fc2 (failed: the loss is NaN)
 gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01 10:00; --all: the rest
 """
 

@@ -303,7 +303,7 @@ def test_what_nobody_looked_at_is_a_gap() -> None:
     ]
     assert in_brief(shown.gaps) == (
         "attribute ink, rank (not asked for); layer fc1 (no rule judges an attack on the "
-        "gradient by itself); other (not applicable); leak in fc2 (failed: NaN)"
+        "gradient by itself); other (no mechanism); leak in fc2 (failed: NaN)"
     )
 
 

@@ -157,7 +157,7 @@ class InferenceAttack(Audit[O]):
             chance=0.0,
             finding="The {secret} of a batch is inferred.",
             asks="Is the {secret} of a batch inferred?",
-            noun="AUROC above chance",
+            noun="AUROC above shuffled",
             cleared="not inferred",
             helps="noise (--defense)",
         ),

@@ -20,6 +20,8 @@ from gradaudit.report import Measurement
 
 METRICS = ("asr", "auroc", "advantage", "tpr_at_1pct_fpr")
 GAINS = ("auroc_gain", "advantage_gain")
+_SCORED = {"auroc_gain": ("auroc", "AUROC"), "advantage_gain": ("asr", "success")}
+"""Score that a gain is the difference of, and its name."""
 _UNCALIBRATED = (
     "log loss alone takes a calibrated posterior, and there were no shadow records left to "
     "calibrate on; raise --held-out or --shadow, or take smaller batches"
@@ -169,7 +171,10 @@ class ScoredRows:
                 for scorer, repetitions in ((self.scorer, adversary), (below, shuffled))
             )
             for metric, score in self.scorer.gains(ours, theirs).items():
-                yield self._row(metric, scope, score, details)
+                name, noun = _SCORED[metric]
+                both: dict[str, JsonValue] = {noun: ours[name].value}
+                both["shuffled"] = theirs[name].value
+                yield self._row(metric, scope, score, {**details, "difference_of": both})
 
     def fano(
         self, leaks: Mapping[Scope, Sequence[Leak]], details: Details
