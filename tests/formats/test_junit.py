@@ -62,7 +62,10 @@ def test_the_whole_document() -> None:
     )
     took = {"seconds": {"leak one": 4, "leak two": 2.0, "rank": 9.0}}
     report = report.model_copy(update={"provenance": {**report.provenance, **took}})
-    worst = "FAILED by its policy: The private attribute of a batch is inferred (conv1); and 1 more finding"
+    worst = (
+        "FAILED by its policy: The private attribute of a batch is inferred (conv1); "
+        "and 1 more finding"
+    )
     whole = WHOLE.replace("{sha256}", "ab" * 32).replace("{worst}", worst)
     assert Junit().render(gate(report, POLICY)) == whole
     assert Junit().render(report, POLICY) == whole

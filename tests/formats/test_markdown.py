@@ -84,7 +84,8 @@ gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01 10:00
 
 </details>
 
-**FAILED by the default policy: The private attribute of a batch is inferred (conv1); and 1 more finding**
+**FAILED by the default policy: The private attribute of a batch is inferred (conv1); \
+and 1 more finding**
 """
 
 
