@@ -183,7 +183,7 @@ def test_a_comment_of_any_model_is_short_and_says_what_is_left_out() -> None:
     assert "### Layers, the 10 riskiest of 1,200" in head
     assert head.count("\n| `features.") == 10
     left_out = sum(int(x.replace(",", "")) for x in re.findall(r"\*([\d,]+) more rows", folded))
-    told = folded.count("\n| `features.") + folded.count("\n- leak failed")
+    told = folded.count("\n| `features.") + folded.count("\n- leak.effort failed")
     assert left_out + told == 1200 + 500
     assert "could not be measured: features.0.denselayer0" in head
     assert "failed; 499 more reasons" in head
