@@ -137,8 +137,6 @@ class Audit(Generic[O]):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    question: ClassVar[str] = ""
-    """What somebody asks whom it answers, with a question mark."""
     paper: ClassVar[str] = ""
     """Where the paper that its measure is from can be read: an address."""
     aliases: ClassVar[tuple[str, ...]] = ()

@@ -216,7 +216,7 @@ def _of_audit(audit: type[Audit[Any]]) -> Explanation:
         Section("Metrics", entries=shown),
         Section("Options", entries=options),
     )
-    return Explanation(audit.name, audit.question or audit.summary, parts, audit.paper)
+    return Explanation(audit.name, audit.summary, parts, audit.paper)
 
 
 def _of_metric(name: str) -> Explanation:

@@ -17,11 +17,11 @@ from gradaudit.judging import default_policy, known_metrics
 
 
 @pytest.mark.parametrize("audit", audits())
-def test_an_audit_has_its_question_its_docstring_and_its_paper(audit: str) -> None:
+def test_an_audit_has_its_summary_its_docstring_and_its_paper(audit: str) -> None:
     done = run("explain", *audit.split(), width=100)
     assert done.status == 0
     printed = " ".join(done.out.split())
-    assert audits()[audit].question in printed
+    assert audits()[audit].summary.replace("`", "") in printed
     for paragraph in (audits()[audit].__doc__ or "").split("\n\n"):
         assert " ".join(paragraph.replace("`", "").split()) in printed
     assert printed.endswith(audits()[audit].paper)
@@ -93,7 +93,7 @@ def test_an_error_has_its_exit_status() -> None:
 
 def test_attacks_are_listed_as_commands_and_as_methods() -> None:
     listed = run("list", "attacks").out
-    assert re.search(r"^  attack property +Guess", listed, re.MULTILINE)
+    assert re.search(r"^  attack property +Infer", listed, re.MULTILINE)
     assert re.search(r"^  --method dlg +Match", listed, re.MULTILINE)
 
 

@@ -63,7 +63,6 @@ class AttackAttribution(Audit[AttributionOptions]):
 
     name = "attack attribution"
     summary = "Recover rows from sums of clients' updates, and group them by client."
-    question = "Which records does a sum of clients' updates reveal, and whose are they?"
     paper = "https://arxiv.org/abs/2306.07644"
     applies_defenses = True
     metrics = (

@@ -208,7 +208,6 @@ class AttackAttribute(InferenceAttack[InferenceOptions]):
 
     name = "attack attribute"
     summary = "Infer an attribute among a batch's inputs from its gradients."
-    question = "What does an attacker learn of a private input from a batch's gradients?"
     paper = "https://arxiv.org/abs/2408.16913"
     Options = InferenceOptions
 
@@ -225,9 +224,6 @@ class AttackProperty(InferenceAttack[InferenceOptions]):
 
     name = "attack property"
     summary = "Infer a property outside a batch's inputs from its gradients."
-    question = (
-        "What does an attacker learn from a batch's gradients of a property that is no input?"
-    )
     paper = "https://arxiv.org/abs/2408.16913"
     Options = InferenceOptions
 
@@ -244,7 +240,6 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
 
     name = "attack distribution"
     summary = "Infer the share of a batch's records with a value."
-    question = "Can an attacker infer the share of a batch's records with a value?"
     paper = "https://arxiv.org/abs/2408.16913"
     priority = 60
     Options = DistributionOptions
@@ -263,7 +258,6 @@ class AttackUser(InferenceAttack[UserOptions]):
 
     name = "attack user"
     summary = "Identify the user of a batch from its gradients."
-    question = "Can an attacker identify the user of a batch?"
     paper = "https://arxiv.org/abs/2408.16913"
     Options = UserOptions
     examples: ClassVar = (

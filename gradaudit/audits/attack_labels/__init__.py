@@ -45,7 +45,6 @@ class AttackLabels(Audit[LabelsOptions]):
         "Recover the labels behind an update (what Fan et al. 2020 call membership; whether a "
         "record is behind an update is `attack record`, or an attribute for `vinfo`)."
     )
-    question = "Which labels do the records behind an update have?"
     paper = "https://arxiv.org/abs/2006.11601"
     applies_defenses = True
     metrics = (

@@ -64,7 +64,6 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
 
     name = "attack malicious-server"
     summary = "Detect a model crafted to isolate single records."
-    question = "Did the server send a model that isolates single records?"
     paper = "https://arxiv.org/abs/2110.13057"
     metrics = (
         Metric(

@@ -30,7 +30,6 @@ class AttackReconstruct(Audit[ReconstructOptions]):
 
     name = "attack reconstruct"
     summary = "Reconstruct records from their shared update."
-    question = "Which records does an attacker reconstruct from an update?"
     paper = "https://arxiv.org/abs/2006.11601"
     applies_defenses = True
     metrics = (

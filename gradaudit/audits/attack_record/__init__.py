@@ -109,7 +109,6 @@ class AttackRecord(Audit[RecordOptions]):
 
     name = "attack record"
     summary = "Infer whether a given record is in an update, at every layer."
-    question = "Can an attacker infer whether a given record is in an update?"
     paper = "https://arxiv.org/abs/2112.03570"
     applies_defenses = True
     metrics = (

@@ -70,7 +70,6 @@ class AttackTable(Audit[TableOptions]):
 
     name = "attack table"
     summary = "Reconstruct rows of a table from an update, with certificates."
-    question = "Which rows of a table does an attacker reconstruct, and with which certainty?"
     paper = "https://arxiv.org/abs/2210.01785"
     applies_defenses = True
     metrics = (

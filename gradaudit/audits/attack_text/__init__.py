@@ -69,7 +69,6 @@ class AttackText(Audit[TextOptions]):
 
     name = "attack text"
     summary = "Recover the tokens and texts in an update of a language model."
-    question = "Which texts does an attacker recover from an update of a language model?"
     paper = "https://arxiv.org/abs/2405.15586"
     applies_defenses = True
     metrics = (

@@ -43,7 +43,6 @@ class AttackTracing(Audit[TracingOptions]):
 
     name = "attack tracing"
     summary = "Trace records to the participants that shared updates of them (Fan et al. 2020)."
-    question = "Which participant do records belong to?"
     paper = "https://arxiv.org/abs/2006.11601"
     applies_defenses = True
     metrics = (

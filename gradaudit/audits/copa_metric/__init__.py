@@ -49,7 +49,6 @@ class CopaMetric(Audit[CopaOptions]):
 
     name = "copa-metric"
     summary = "Measure the rank deficiency of convolutions: can they be inverted?"
-    question = "Can the architecture be inverted at all?"
     paper = "https://arxiv.org/abs/2111.10178"
     metrics = (
         Metric(

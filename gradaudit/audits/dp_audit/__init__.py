@@ -138,7 +138,6 @@ class DpAudit(Audit[DpAuditOptions]):
 
     name = "dp-audit"
     summary = "Bound a mechanism's epsilon from below by playing it."
-    question = "How large is a mechanism's epsilon, at least?"
     paper = "https://arxiv.org/abs/2408.16913"
     metrics = (
         _riskier_higher(

@@ -74,7 +74,6 @@ class Floor(Audit[FloorOptions]):
 
     name = "floor"
     summary = "Bound every attacker's error from below, given the noise and a prior."
-    question = "How accurately can any attacker reconstruct a record, given the noise?"
     paper = "https://arxiv.org/abs/2201.12383"
     applies_defenses = True
     metrics = (

@@ -47,7 +47,6 @@ class Forward(Audit[ForwardOptions]):
 
     name = "forward"
     summary = "Estimate information about the input in each activation."
-    question = "How much information about the record is left at each layer?"
     paper = "https://arxiv.org/abs/2010.08762"
     metrics = (
         Metric(

@@ -86,7 +86,6 @@ class Job(Audit[JobOptions]):
 
     name = "job"
     summary = "Audit what leaves a federated job's clients, and its epsilon."
-    question = "What leaves this job's clients, and which epsilon does it have?"
     paper = "https://arxiv.org/abs/1905.02383"
     metrics = (
         Metric(

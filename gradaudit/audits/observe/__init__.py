@@ -54,7 +54,6 @@ class Observe(Audit[ObserveOptions]):
 
     name = "observe"
     summary = "Check one update for leaked labels and single records, without attacks."
-    question = "Which labels, tokens and single records does this update reveal?"
     paper = "https://arxiv.org/abs/2006.11601"
     metrics = (
         Metric(

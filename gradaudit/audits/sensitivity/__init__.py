@@ -242,7 +242,6 @@ class Sensitivity(Audit[SensitivityOptions]):
 
     name = "sensitivity"
     summary = "Measure how each layer's gradient reacts to input and label."
-    question = "Does a layer's gradient react to the input, and to the label?"
     paper = "https://arxiv.org/abs/2105.13929"
     metrics = tuple(_metrics())
     headline = (

@@ -97,7 +97,6 @@ class Subspace(Audit[SubspaceOptions]):
 
     name = "subspace"
     summary = "Measure distances of gradients with and without an attribute."
-    question = "How far apart are gradients with and without an attribute?"
     paper = "https://arxiv.org/abs/2105.13929"
     metrics = tuple(_metrics())
     headline = ("grassmann", "p_value")

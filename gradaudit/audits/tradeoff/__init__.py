@@ -172,7 +172,6 @@ class Tradeoff(Audit[TradeoffOptions]):
 
     name = "tradeoff"
     summary = "Measure privacy against accuracy over a defense's settings."
-    question = "Which accuracy does a defense cost, and which privacy does it bring?"
     paper = "https://arxiv.org/abs/2006.11601"
     applies_defenses = True
     metrics = (

@@ -230,7 +230,6 @@ class Vinfo(Audit[VinfoOptions]):
 
     name = "vinfo"
     summary = "Estimate usable information about an attribute in each gradient."
-    question = "Can a private attribute be inferred from a layer's gradient?"
     paper = "https://arxiv.org/abs/2105.13929"
     applies_defenses = True
     metrics = (
