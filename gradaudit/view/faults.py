@@ -85,5 +85,6 @@ def _epsilon(row: Measurement) -> str:
     )
     other = details.get("without_this_fault")
     without = f"; {other:.4g} without what leaves in clear" if isinstance(other, float) else ""
-    about = f"{details['rounds']} rounds, delta {details['delta']:g}"
+    rounds = f"{details['rounds']} round{'' if details['rounds'] == 1 else 's'}"
+    about = f"{rounds}, delta {details['delta']:g}"
     return f"epsilon, a {unit} {how}: {value} ({about}{without})"

@@ -29,9 +29,9 @@ class JobOptions(AuditOptions):
     )
     replies: tuple[str, ...] = Field(
         (),
-        description="Number that clients send beside their arrays: NAME=VALUE for a constant, NAME "
-        "for one that follows from their data, NAME=none for one that is not sent, none for no "
-        "number at all; TASK.NAME for one task (train.train_loss); repeat it for several. The "
+        description="Number that clients send beside their arrays: NAME=VALUE for a constant (also "
+        "a list or text that a mod adds), NAME for one that follows from their data, NAME=none for "
+        "one that is not sent, none for no number at all; TASK.NAME for one task (train.train_loss); repeat it for several. The "
         "framework's usual ones are assumed until they are declared, as no training is run.",
     )
     clients: int | None = Field(

@@ -40,7 +40,6 @@ class NoiseStrength:
         measured: noise over the clip as measured, whatever its law is and whatever numbers leave
             beside the arrays; 0 where nothing bounds it.
         without: the protection if what leaves in clear did not leave.
-        assumed: numbers that replies are assumed to hold, and that would leave in clear.
         claim: ε and δ of one message that a mod itself claims; None where it claims none.
     """
 
@@ -49,7 +48,6 @@ class NoiseStrength:
     clear: bool = False
     measured: float = 0.0
     without: NoiseStrength | None = None
-    assumed: tuple[str, ...] = ()
     claim: tuple[float, float] | None = None
     reasons: tuple[str, ...] = ()
 
@@ -58,6 +56,18 @@ class NoiseStrength:
         """Make the strength of none, for these reasons, beside that without them."""
         why = f"infinite, because {reasons[0]}"
         return cls(None, why, clear=True, without=without, reasons=tuple(reasons))
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Sort key of protections, the weakest first and the unknown before the known."""
+        return not self.clear, self.multiplier is not None, self.multiplier or self.measured
+
+    def of_rounds(self, numbers: str) -> NoiseStrength:
+        """Name the rounds that this is the protection of, where it is not that of all."""
+        if not numbers:
+            return self
+        reasons = tuple(f"{reason} ({numbers})" for reason in self.reasons)
+        return replace(self, why=f"{self.why} ({numbers})", reasons=reasons)
 
     def epsilon(self, rounds: int, delta: float, relation: Relation) -> float | None:
         """Compute a client's epsilon over a number of rounds; None where it is not known."""
@@ -78,8 +88,7 @@ def strength_of(chain: JobChain, probe: Probe, noise: Noise | None) -> NoiseStre
     """
     bare = _unprotected(probe)
     measured = 0.0 if bare else _multiplier(probe)
-    strength = _by_law(chain, probe, noise, measured)
-    return replace(strength, measured=measured, assumed=probe.numbers.assumed)
+    return replace(_by_law(chain, probe, noise, measured), measured=measured)
 
 
 def _by_law(chain: JobChain, probe: Probe, noise: Noise | None, measured: float) -> NoiseStrength:

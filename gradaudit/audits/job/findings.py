@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from gradaudit.audits.dp_audit.law.theory import mu_gaussian
@@ -102,7 +103,8 @@ def number_faults(
     }
     for kind, each in lists.items():
         if each:
-            yield chain.fault(kind, numbers=listed(each, 6))
+            declared = " ".join(f"--replies {quote(name)}" for name in each[:6])
+            yield chain.fault(kind, numbers=listed(each, 6), declared=declared)
 
 
 def format_faults(

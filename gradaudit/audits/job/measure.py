@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any
 
@@ -44,6 +47,13 @@ from gradaudit.audits.job.probing import (
     probe,
     untouched_in_other_formats,
 )
+from gradaudit.audits.job.rounds import (
+    RoundKind,
+    chosen_rounds,
+    played_rounds,
+    representatives,
+    rounds_text,
+)
 from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import sequence
 from gradaudit.core.text import UNBOUNDED, listed
@@ -60,6 +70,9 @@ _ASSUMED = (
     "assumes replies without {}, which no training was run to see (--replies declares what they "
     "hold)"
 )
+_ADDED = "assumes that no record decides {}, which filters or mods add ({} declares it)"
+_UNPLAYED = "assumes of the other rounds what is seen in those played: {} played, of {}"
+_FIGURE = re.compile(r"(?<= )[+-]?\d[\d.,]*(e[+-]?\d+)?(?=[ ,;:)]|$)")
 _CLAIM = (
     "one round at delta {1:g}, as dp-audit's epsilon_theory: {2:.3g} of a client added or removed, "
     "{3:.3g} of one replaced; the mod claims {0:g}, which holds for {4}"
@@ -69,6 +82,7 @@ _LARGER = (
     "twice the clip"
 )
 _SAMPLING = "{} of {} clients take part in a round; what sampling them hides is not counted"
+_NO_NUMBER = "{!r} is no number; write NAME=NUMBER, NAME=none, or NAME alone"
 _ELSEWHERE = "the job's model has no such layer"
 
 
@@ -110,7 +124,12 @@ class Audited:
     Attributes:
         job: as it was loaded.
         folder: of the job.
-        probes: of the chains that carry arrays, by position in ``job.chains``.
+        rounds: that epsilon is computed for.
+        probes: of the chains that carry arrays in their first round, by position in ``job.chains``.
+        played: rounds that were looked at, by position.
+        unplayed: chains that other rounds are not known of, by position.
+        untouched: of the chains that carry arrays, those that leave as training made them in any
+            round, by position.
         faults: each with its repair.
         other_formats: of these chains, arrays that leave as training made them in formats other
             than the chain's, by position and format.
@@ -122,7 +141,11 @@ class Audited:
 
     job: LoadedJob
     folder: Path
+    rounds: int = 1
     probes: dict[int, Probe] = field(default_factory=dict)
+    played: dict[int, list[int]] = field(default_factory=dict)
+    unplayed: list[int] = field(default_factory=list)
+    untouched: dict[int, list[str]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     other_formats: dict[int, dict[str, list[str]]] = field(default_factory=dict)
     numbers: dict[int, LeftNumbers] = field(default_factory=dict)
@@ -132,8 +155,18 @@ class Audited:
 
     def clear(self, i: int) -> list[str]:
         """List a chain's arrays that the server receives bit for bit as training made them."""
-        masked = i not in self.probes or self.job.chains[i].masked
-        return [] if masked else self.probes[i].untouched
+        masked = self.job.chains[i].masked
+        return [] if masked else list(dict.fromkeys(self.untouched.get(i, [])))
+
+    def names(self, kind: str) -> list[str]:
+        """List the numbers of one kind that the job's clients send."""
+        lists = [getattr(self.numbers.get(i, LeftNumbers()), kind) for i in self.own_chains]
+        return list(dict.fromkeys(name for each in lists for name in each))
+
+    @property
+    def own_chains(self) -> list[int]:
+        """Positions of the chains that decide what the job's clients send."""
+        return [i for i, chain in enumerate(self.job.chains) if chain.chosen and not self.central]
 
     @property
     def errors(self) -> list[Fault]:
@@ -171,51 +204,75 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
 
 
 def replies_of(texts: Sequence[str]) -> list[Reply]:
-    """Parse the numbers that replies are declared to hold.
-
-    Raises:
-        UsageError: a constant is no number.
-    """
+    """Parse what replies are declared to hold; what is no number is a list or text of a mod."""
     found = []
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
-        try:
-            number = float(value) if equals and value != "none" else None
-        except ValueError:
-            raise UsageError(
-                f"--replies {text}: {value!r} is no number; write NAME=NUMBER, NAME=none, or "
-                "NAME alone"
-            ) from None
-        found.append(Reply(name, "none" if value == "none" else number))
+        number: float | str | None = value if equals else None
+        with suppress(ValueError):
+            number = float(value)
+        found.append(Reply(name, number))
     return found
 
 
 def _declare(job: LoadedJob, replies: Sequence[Reply]) -> None:
     """Declare the numbers of replies to the chains that they are for.
 
-    A name without a task is for the tasks whose replies usually hold it; where none does, for all.
+    A name without a task is for the tasks whose replies usually hold it, unless one of these is
+    declared to send none; where none does, for all. A constant beside none is a filter's or mod's.
 
     Raises:
-        UsageError: a task is declared to send no number, and one beside that.
+        UsageError: a task is declared to send no number, and one beside that; a number is declared
+            not to be sent that no reply is assumed to hold; or a usual number to be a text.
     """
     tasks = {chain.task for chain in job.chains}
     usual = {name for chain in job.chains for name in chain.numbers}
+    for reply in replies:
+        _expect_usual(job, reply, usual)
     for chain in job.chains:
+        silent = f"{chain.task}.none"
         declared = []
         for reply in replies:
             task, _, name = reply.name.rpartition(".")
             if task in tasks:
                 declared += [replace(reply, name=name)] if task == chain.task else []
-            elif reply.name in chain.numbers or reply.name not in usual:
+            elif reply.name in usual:
+                here = reply.name in chain.numbers and all(r.name != silent for r in replies)
+                declared += [reply] if here else []
+            else:
                 declared.append(reply)
         none = [reply for reply in declared if (reply.name, reply.value) == ("none", None)]
-        if none and len(declared) > len(none):
-            other = next(reply for reply in declared if reply not in none)
+        others = (r for r in declared if r.value is None and r not in none)
+        if none and (other := next(others, None)):
+            typed = next(r.name for r in replies if r.name in ("none", silent))
             raise UsageError(
-                f"--replies none: replies of {chain.task} hold {other.name} too; leave out none, "
-                "and write NAME=none for each number that is not sent"
+                f"--replies {typed}: replies of {chain.task} hold {other.name} too; leave out "
+                f"{typed}, and write NAME=none for each number that is not sent"
             )
-        chain.declare([Reply()] if none else declared)
+        chain.declare([Reply(), *(r for r in declared if r not in none)] if none else declared)
+
+
+def _expect_usual(job: LoadedJob, reply: Reply, usual: Collection[str]) -> None:
+    """Refuse an undue NAME=none, and a text in place of a number.
+
+    Raises:
+        UsageError: the reply is one.
+    """
+    own = [chain for chain in job.chains if chain.task == reply.name.rpartition(".")[0]]
+    name = reply.name.rpartition(".")[2] if own else reply.name
+    if reply.value == "none" and all(name not in chain.numbers for chain in own or job.chains):
+        known = [f"{chain.task}.{each}" for chain in job.chains for each in chain.numbers]
+        raise UsageError(
+            f"--replies {reply.name}=none: no reply is assumed to hold it; assumed are: "
+            f"{listed(list(dict.fromkeys(known)), 12)}"
+        )
+    if reply.value is None and reply.name.endswith(".none") and not own:
+        tasks = listed(list(dict.fromkeys(chain.task for chain in job.chains)), 12)
+        raise UsageError(
+            f"--replies {reply.name}: no results of such a task leave; those that do: {tasks}"
+        )
+    if isinstance(reply.value, str) and reply.value != "none" and name in usual:
+        raise UsageError(f"--replies {reply.name}={reply.value}: {_NO_NUMBER.format(reply.value)}")
 
 
 def _loader(framework: str, name: str) -> ModuleType:
@@ -239,43 +296,108 @@ def audited(folder: Path, options: JobOptions) -> Audited:
         UsageError: it cannot be loaded.
     """
     job = load(folder, options)
-    found = Audited(job, folder, faults=list(job.faults))
+    found = Audited(job, folder, options.rounds or job.rounds or 1, faults=list(job.faults))
     central = job.server is not None and bool(_with_framework("server").adds_noise(job))
     with quiet():
         for i, chain in enumerate(job.chains):
             _look(found, i, chain, options, private=central)
         if central:
             _look_at_server(found, options)
+    _expect_texts(found, options)
     ranks = {name: s.multiplier or s.measured for name, s in found.strength.items()}
     found.faults += weaker_scope(job, ranks)
     found.faults = [located(fault, found.folder) for fault in dict.fromkeys(found.faults)]
     return found
 
 
+def _expect_texts(found: Audited, options: JobOptions) -> None:
+    """Refuse a declared text that no filter or mod adds.
+
+    Raises:
+        UsageError: there is one.
+    """
+    added = {name for each in found.numbers.values() for name in (*each.declared, *each.constant)}
+    for reply in replies_of(options.replies):
+        texts = isinstance(reply.value, str) and reply.value != "none"
+        if texts and f"{reply.name}={reply.value}" not in added:
+            raise UsageError(
+                f"--replies {reply.name}={reply.value}: {_NO_NUMBER.format(reply.value)}; "
+                f"filters or mods add: {listed(sorted(added), 12) or 'nothing'}"
+            )
+
+
 def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, private: bool) -> None:
-    """Probe one chain and list its faults; chains of scopes other than the job's have none."""
-    faults: list[Fault] = []
+    """Probe one chain in its rounds and list the faults; those of scopes not the job's have none.
+
+    Rounds in which the same message leaves are probed once; a fault names its rounds where it is
+    not one of all.
+    """
+    kinds = [RoundKind(chain)]
+    if chain.chosen and not private:
+        kinds = played_rounds(chain, found.rounds, options.seed) or kinds
+    faults: dict[tuple[str, str], tuple[Fault, list[int]]] = {}
+    strengths = list[tuple[NoiseStrength, tuple[int, ...]]]()
+    looked = representatives(kinds)
+    found.played[i] = sorted(number for kind in looked for number in kind.numbers)
+    few = chosen_rounds(found.rounds, chain.layout.elements)
+    if len(looked) < len(kinds) or (len(few) < found.rounds and chain.chosen and not private):
+        found.unplayed += [] if chain.known and len(chain.links) == 1 else [i]
+    for kind in looked:
+        made, strength = _look_at_kind(found, i, kind, options, private=private)
+        for fault in made:
+            key = fault.name, _FIGURE.sub("", fault.says)  # rounds differ by what is measured
+            faults.setdefault(key, (fault, []))[1].extend(kind.numbers)
+        strengths += [(strength, kind.numbers)] if strength else []
+    if strengths:
+        weakest, numbers = min(strengths, key=lambda each: each[0].rank)
+        alike = all(each.rank == weakest.rank for each, _ in strengths)
+        found.strength[chain.scope] = weakest if alike else weakest.of_rounds(rounds_text(numbers))
+    for fault, rounds in faults.values() if chain.chosen else ():
+        about = "" if len(rounds) == len(found.played[i]) else f" ({rounds_text(rounds)})"
+        found.faults.append(replace(fault, says=f"{fault.says}{about}"))
+
+
+def _look_at_kind(
+    found: Audited, i: int, kind: RoundKind, options: JobOptions, *, private: bool
+) -> tuple[list[Fault], NoiseStrength | None]:
+    """Probe a chain in rounds of one kind: its faults, and the protection of an update."""
+    chain, faults, strength = kind.chain, list[Fault](), None
     try:
         if chain.carries == "numbers":
-            found.numbers[i] = left_numbers(chain, (), options.seed)
+            numbers = left_numbers(chain, (), options.seed)
             if not private:
-                faults += number_faults(chain, found.numbers[i], name="metrics-unfiltered")
+                faults += number_faults(chain, numbers, name="metrics-unfiltered")
         else:
-            done = found.probes[i] = probe(chain, options.seed)
-            found.numbers[i] = done.numbers
+            done = probe(chain, options.seed)
+            numbers = done.numbers
+            first = found.probes.setdefault(i, done)
+            once = [key for key in kind.message.untouched if key not in done.untouched]
+            differs = done.steady and not once and kind.again != kind.message
+            if once:
+                faults.append(chain.fault("untouched-arrays", arrays=listed(once, 6)))
+            elif differs:
+                faults.append(chain.fault("message-differs"))
             seeded = done.repeats and not private and _same_again(found, i, options)
             faults += faults_of(
                 chain, done, private=private, fixed_seed=seeded, delta=options.delta
             )
-            other = found.other_formats[i] = untouched_in_other_formats(chain, options.seed)
-            faults += format_faults(chain, done, other, private=private)
+            found.untouched.setdefault(i, []).extend([*done.untouched, *once])
+            if done is first:
+                other = found.other_formats[i] = untouched_in_other_formats(chain, options.seed)
+                faults += format_faults(chain, done, other, private=private)
             if chain.carries == "update":
-                found.strength[chain.scope] = strength_of(chain, done, options.noise)
+                strength = strength_of(chain, done, options.noise)
+                if once:
+                    reason = f"these arrays leave in clear: {listed(once, 6)}"
+                    strength = NoiseStrength.infinite([reason], strength)
+                elif differs:
+                    strength = NoiseStrength(None, f"{UNKNOWN}the message differs when played anew")
+        found.numbers[i] = found.numbers.get(i, LeftNumbers()) + numbers
     except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
         words = str(error) if isinstance(error, AuditError) else one_line(error)
         name = "chain-fails" if chain.carries == "numbers" else "result-unmeasured"
         faults.append(chain.fault(name, what=f"what leaves of {chain.task}", why=words))
-    found.faults += faults if chain.chosen else []
+    return faults, strength
 
 
 def _same_again(found: Audited, i: int, options: JobOptions) -> bool:
@@ -390,10 +512,22 @@ def _unknown(found: Audited) -> str:
         return "no training task's result could be looked at"
     if strength.multiplier is None and not strength.clear:
         return f"epsilon is {strength.why}"
-    if strength.assumed:
-        names = listed(list(dict.fromkeys(strength.assumed)))
-        return f"epsilon {_ASSUMED.format(names)}"
-    return ""
+    return "; ".join(f"epsilon {each}" for each in _open_assumptions(found))
+
+
+def _open_assumptions(found: Audited) -> list[str]:
+    """List what epsilon assumes that nobody declared and no message showed, a clause each."""
+    clauses = []
+    if assumed := found.names("assumed"):
+        clauses.append(_ASSUMED.format(listed(assumed)))
+    if added := found.names("constant"):
+        declared = " ".join(f"--replies {quote(each)}" for each in added[:4])
+        clauses.append(_ADDED.format(listed(added), declared))
+    for i in found.own_chains:
+        if i in found.unplayed:
+            played, task = rounds_text(found.played[i]), found.job.chains[i].task
+            clauses.append(_UNPLAYED.format(f"{played} of {found.rounds}", task))
+    return clauses
 
 
 def _strength(found: Audited) -> NoiseStrength | None:
@@ -496,8 +630,7 @@ def _scope_rows(rows: Rows, found: Audited) -> Iterator[Measurement]:
 
 def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[Measurement]:
     """Make rows of epsilon under both units and relations; the headline is a client replaced."""
-    rounds = options.rounds or found.job.rounds or 1
-    strength = _strength(found)
+    rounds, strength = found.rounds, _strength(found)
     metrics = ("epsilon_client", "epsilon_record")
     if strength is None:
         yield from rows.skipped("no training task's result could be looked at", metrics)
@@ -506,10 +639,12 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
     details["adversary"] = (
         "sees the released means" if found.central else "sees each client's result"
     )
-    if assumed := list(dict.fromkeys(strength.assumed)):
+    if assumed := [*found.names("assumed"), *found.names("constant")]:
         details["assumed"] = _json(assumed)
+    played = {found.job.chains[i].task: found.played[i] for i in found.unplayed}
+    details |= {"rounds_played": _json(played)} if played else {}
     details |= _accountant(found, rounds)
-    details["remarks"] = _json(list(_remarks(found, strength, assumed)))
+    details["remarks"] = _json(list(_remarks(found, strength)))
     for metric, relation in product(metrics, RELATIONS):
         of = rows.of({} if relation == "replace" else {"relation": relation}, details)
         # a record may turn its client's update into any other
@@ -529,7 +664,7 @@ def _epsilon_rows(rows: Rows, found: Audited, options: JobOptions) -> Iterator[M
             yield of.measured(metric, value, details=more)
 
 
-def _remarks(found: Audited, strength: NoiseStrength, assumed: Sequence[str]) -> Iterator[str]:
+def _remarks(found: Audited, strength: NoiseStrength) -> Iterator[str]:
     """Say what all of a job's epsilons stand on, a clause each."""
     yield from (f"infinite, because {reason}" for reason in strength.reasons)
     known = strength.without or strength
@@ -551,8 +686,9 @@ def _remarks(found: Audited, strength: NoiseStrength, assumed: Sequence[str]) ->
     online, clients = found.job.online, found.job.clients
     if known.multiplier is not None and online and clients and clients < online:
         yield _SAMPLING.format(clients, online)
-    if assumed:
-        yield _ASSUMED.format(listed(assumed))
+    if declared := found.names("declared"):
+        yield f"assumes that no record decides {listed(declared)}, as declared"
+    yield from _open_assumptions(found)
 
 
 def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
@@ -572,7 +708,6 @@ def _with_others(found: Audited, strength: NoiseStrength) -> NoiseStrength:
         if numbers.noisy and not strength.clear:
             why = f"{UNKNOWN}the noise on {numbers.noisy[0]} of {chain.task}"
             return NoiseStrength(None, why)
-        strength = replace(strength, assumed=(*strength.assumed, *numbers.assumed))
     return strength
 
 

@@ -5,7 +5,7 @@ calls give the exact distance of a pair of updates. No training is run; updates 
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any
@@ -25,7 +25,7 @@ from gradaudit.audits.dp_audit.middleware.payload import (
     as_array,
     simulated,
 )
-from gradaudit.audits.job.loading.chains import Carry, JobChain
+from gradaudit.audits.job.loading.chains import Carry, JobChain, plain_text
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
 
@@ -59,13 +59,20 @@ class LeftNumbers:
         clear: with the update or with a declared number, and without noise.
         noisy: from message to message, so that their noise is not known.
         assumed: only with numbers that the reply is assumed to hold.
-        constant: numbers that vary with nothing, and that the training did not send; with value.
+        constant: those that vary with nothing and that the training did not send, NAME=VALUE.
+        declared: those of these that somebody declared to be constants, NAME=VALUE.
     """
 
     clear: tuple[str, ...] = ()
     noisy: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+
+    def __add__(self, other: "LeftNumbers") -> "LeftNumbers":
+        """Join what leaves in two rounds."""
+        both = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return LeftNumbers(*(tuple(dict.fromkeys([*here, *there])) for here, there in both))
 
 
 @dataclass(frozen=True)
@@ -234,8 +241,7 @@ def left_numbers(chain: JobChain, updates: Sequence[Tensor], seed: Seed) -> Left
 
     def left(given: Outgoing, *key: int | str) -> dict[str, Hashable]:
         with reproducible(sequence(seed, "numbers", *key), torch.device("cpu")):
-            sent = chain.leaves(given)
-        return {name: _frozen(value) for name, value in {**sent.numbers, **sent.extras}.items()}
+            return _values(chain.leaves(given))
 
     def multiplied(names: Collection[str], factor: float) -> Outgoing:
         numbers = {k: v * factor if k in names else v for k, v in chain.numbers.items()}
@@ -252,27 +258,36 @@ def left_numbers(chain: JobChain, updates: Sequence[Tensor], seed: Seed) -> Left
     follows = varying(map(result, updates[1:]))
     follows |= varying(multiplied(seen, factor) for factor in _FACTORS)
     assumed = varying(multiplied(chain.assumed, factor) for factor in _FACTORS)
-    added = (
-        chain.leaves(given).numbers.keys() - chain.bare(chain.layout.received, given).numbers.keys()
-    )
-    names = dict.fromkeys([*first, *sorted(follows | noisy | assumed)])
+    trained = {name: v for name, v in chain.numbers.items() if name not in chain.constants}
+    own = _values(chain.bare(chain.layout.received, replace(given, numbers=trained)))
+    sent = chain.leaves(replace(given, numbers=trained))
+    texts = {k: plain_text(v) for k, v in {**sent.numbers, **sent.extras}.items()}
+    varies = follows | noisy | assumed
+    added = {k for k, v in _values(sent).items() if k not in varies and v != own.get(k)}
+    names = dict.fromkeys([*first, *sorted(varies)])
+    known = {k for k in added if chain.constants.get(k) == texts[k]}
     return LeftNumbers(
         clear=tuple(name for name in names if name in follows - noisy),
         noisy=tuple(name for name in names if name in noisy),
         assumed=tuple(name for name in names if name in assumed - follows - noisy),
-        constant=tuple(f"{k}={first[k]}" for k in first if k in added - follows - noisy - assumed),
+        constant=tuple(f"{name}={texts[name]}" for name in names if name in added - known),
+        declared=tuple(f"{name}={texts[name]}" for name in names if name in known),
     )
 
 
-def _frozen(value: Any) -> Hashable:
+def _values(sent: Outgoing) -> dict[str, Hashable]:
+    return {name: as_hashable(value) for name, value in {**sent.numbers, **sent.extras}.items()}
+
+
+def as_hashable(value: Any) -> Hashable:
     """Convert a value of a message into one that is equal only where every number in it is."""
     value = as_array(value) if isinstance(value, Tensor) else value
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, Mapping):
-        return tuple((key, _frozen(each)) for key, each in value.items())
+        return tuple((key, as_hashable(each)) for key, each in value.items())
     if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
+        return tuple(map(as_hashable, value))
     return repr(value)
 
 

@@ -195,11 +195,6 @@ CORRECT: dict[str, Make] = {
             "task_data_filters": [chain(dp(), tasks=["swarm_report_learn_result"], direction="out")]
         },
     ),
-    "metrics replaced": lambda folder: nvflare_job(
-        folder,
-        [chain(dp()), chain({"path": "filters.NoMetrics", "args": {}}, tasks=["validate"])],
-        tasks=["train", "validate"],
-    ),
     "NVFlare's template sag_pt, in HOCON": lambda folder: nvflare_template(folder, "sag_pt", dp()),
     "NVFlare's template sag_pt_in_proc": lambda folder: nvflare_template(
         folder, "sag_pt_in_proc", dp()

@@ -41,8 +41,7 @@ def test_the_mods_and_rounds_of_a_legacy_app_are_read(tmp_path: Path) -> None:
 
 def test_the_law_of_a_legacy_mod_is_known(tmp_path: Path) -> None:
     found = audited(legacy_app(tmp_path, "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"), JobOptions())
-    (strength,) = found.strength.values()
-    assert set(strength.assumed) == {"num_examples", "train_loss"}
+    assert set(found.names("assumed")) == {"num_examples", "train_loss"}
     known = found.job.chains[0].known
     assert known is not None
     assert known.sigma == pytest.approx(2 * math.sqrt(2 * math.log(1.25e5)))

@@ -1,5 +1,6 @@
 """Mods that draw noise from a generator of their own, which no global seed repeats."""
 
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -20,14 +21,19 @@ from gradaudit.view.layers import _array_line
 Noise = Callable[[float, tuple[int, ...]], np.ndarray]
 
 
+def unseeded() -> np.random.Generator:
+    """A generator that ``reproducible`` cannot hold, unlike one of ``default_rng()``."""
+    return np.random.default_rng(int.from_bytes(os.urandom(16)))
+
+
 def with_numpy(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
     """Gaussian noise from a new generator of the system's entropy."""
-    return np.random.default_rng().normal(0, sigma, shape)
+    return unseeded().normal(0, sigma, shape)
 
 
 def with_laplace(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
     """Laplace noise from a new generator of the system's entropy."""
-    return np.random.default_rng().laplace(0, sigma / np.sqrt(2), shape)
+    return unseeded().laplace(0, sigma / np.sqrt(2), shape)
 
 
 def with_torch(sigma: float, shape: tuple[int, ...]) -> np.ndarray:

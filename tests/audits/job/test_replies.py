@@ -16,6 +16,7 @@ from gradaudit.audits.job.measure import audited, replies_of
 from gradaudit.errors import UsageError
 
 pytestmark = pytest.mark.slow
+SAME = "and the same in every message that was looked at"
 LOCAL = "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
 ADDED = """
 import numpy as np
@@ -37,6 +38,8 @@ several = adds("monitor", lambda norm, given: [1.0, norm])
 text = adds("monitor", lambda norm, given: f"norm {norm}", ConfigRecord)
 doubled = adds("monitor", lambda norm, given: 2 * given["train_loss"])
 fixed = adds("monitor", 150)
+counts = adds("monitor", [3, 4])
+host = adds("monitor", "pc 7", ConfigRecord)
 noisy = adds("monitor", lambda norm, given: norm + np.random.normal())
 def short(message, context, call_next):
     answer = norm(message, context, call_next)
@@ -108,10 +111,72 @@ def test_a_number_under_noise_of_no_known_law_leaves_epsilon_unknown(
     assert job.strength[""].why == "unbounded by what is known: the noise on mine"
 
 
-def test_a_constant_that_a_mod_adds_is_a_note(tmp_path: Path) -> None:
-    found = faults(f"{LOCAL}, fixed", tmp_path, replies=("none",))
-    assert found.keys() == {"numbers-constant"}
-    assert "mine=150" in found["numbers-constant"]
+CONSTANTS = {
+    "fixed": ("mine=150", "mine=151"),
+    "counts": ("mine=[3, 4]", "mine=[3, 5]"),
+    "host": ("mine=pc 7", "mine=pc 8"),
+}
+
+
+@pytest.mark.parametrize("mod", CONSTANTS)
+def test_a_constant_that_a_mod_adds_is_undecided_until_it_is_declared(
+    mod: str, tmp_path: Path
+) -> None:
+    """A number, a list or a text: a record may decide it, which no simulated update shows."""
+    job = flower_app(tmp_path, f"{LOCAL}, {mod}", client=ADDED)
+    right, _ = CONSTANTS[mod]
+    done = run("job", str(job), "--replies", "none")
+    said = " ".join(done.out.split())
+    assert "UNDECIDED by" in said
+    assert f"warning numbers-constant (train): added by filters or mods, {SAME}: {right}" in said
+    assert f"epsilon assumes that no record decides {right}, which filters or mods add" in said
+    done = run("job", str(job), "--replies", "none", "--replies", right)
+    assert "PASSED by" in done.out
+    assert f"assumes that no record decides {right}, as declared" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("mod", CONSTANTS)
+def test_another_value_than_the_declared_one_is_seen(mod: str, tmp_path: Path) -> None:
+    job = flower_app(tmp_path, f"{LOCAL}, {mod}", client=ADDED)
+    right, wrong = CONSTANTS[mod]
+    done = run("job", str(job), "--replies", "none", "--replies", wrong)
+    assert "PASSED" not in done.out
+    assert f": {right}" in " ".join((done.out + done.err).split())
+
+
+def test_a_usual_number_that_a_mod_replaces_by_a_constant_is_declared_too(tmp_path: Path) -> None:
+    """A count of the data in place of the reply's own."""
+    folder = nvflare_job(
+        tmp_path,
+        [chain(dp()), chain({"path": "filters.NoMetrics", "args": {}}, tasks=["validate"])],
+        tasks=["train", "validate"],
+    )
+    found = audited(folder, JobOptions()).faults
+    assert {fault.name: fault.task for fault in found} == {"numbers-constant": "validate"}
+    assert not audited(folder, JobOptions(replies=("accuracy=0",))).faults
+
+
+@pytest.mark.parametrize(
+    ("replies", "said"),
+    [
+        (("train_los=none",), "--replies train_los=none: no reply is assumed to hold it; assumed"),
+        (("eval.none",), "--replies eval.none: no results of such a task leave; those that do: tr"),
+        (("train_loss=low",), "--replies train_loss=low: 'low' is no number; write NAME=NUMBER"),
+        (("hst=pc 7",), "--replies hst=pc 7: 'pc 7' is no number; write NAME=NUMBER, NAME=none"),
+    ],
+)
+def test_a_reply_that_nothing_holds_is_refused_by_what_was_typed(
+    replies: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        audited(flower_app(tmp_path, f"{LOCAL}, host", client=ADDED), JobOptions(replies=replies))
+    assert str(refused.value).startswith(said)
+
+
+def test_a_task_without_numbers_is_declared_beside_numbers_of_other_tasks(tmp_path: Path) -> None:
+    folder = flower_app(tmp_path, LOCAL, evaluate=True, strategy="FedAvg()")
+    replies = ("num-examples=1", "train_loss=none", "evaluate.none")
+    assert not audited(folder, JobOptions(replies=replies)).faults
 
 
 @pytest.mark.parametrize(
@@ -180,10 +245,10 @@ def test_a_declared_number_is_that_of_its_task(reply: str, tasks: set[str], tmp_
     assert {fault.task for fault in found if fault.level == "error"} == tasks
 
 
-@pytest.mark.parametrize("replies", [("none", "loss"), ("loss=1", "none"), ("train.none", "own")])
+@pytest.mark.parametrize("replies", [("none", "loss"), ("loss", "none"), ("train.none", "own")])
 def test_no_number_and_one_beside_it_are_refused(replies: tuple[str, ...], tmp_path: Path) -> None:
     folder = flower_app(tmp_path, LOCAL, evaluate=True, strategy="FedAvg()")
-    with pytest.raises(UsageError, match=r"replies of \w+ hold \w+ too; leave out none, and write"):
+    with pytest.raises(UsageError, match=r"replies of \w+ hold \w+ too; leave out [\w.]+, and"):
         audited(folder, JobOptions(replies=replies))
 
 

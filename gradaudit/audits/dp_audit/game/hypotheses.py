@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ or ten times as much as it is to bring the gradients to a worker."""
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
 
+_ENTROPY: Any = np.random.bit_generator
+"""Where NumPy takes the seeds of generators that nobody seeds."""
 _CANCELLED = 1e-9
 """A mean shift below this share of the largest is rounding."""
 
@@ -47,15 +49,19 @@ def reproducible(seed: Seed, device: torch.device) -> Iterator[Generator]:
     """Yield a seeded generator; the global ones are seeded too, and restored afterwards.
 
     A mechanism should draw from the generator that it is given. One that draws from the global
-    generators of torch, numpy or Python gets the same numbers in every run all the same.
+    generators of torch, numpy or Python, or from ``np.random.default_rng()``, gets the same numbers
+    in every run all the same.
     """
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    entropy = _ENTROPY.randbits
     try:
+        _ENTROPY.randbits = random.Random(number(seed, "entropy")).getrandbits
         np.random.seed(sequence(seed, "numpy").generate_state(4))  # noqa: NPY002
         random.seed(number(seed, "python"))
         with drawing_from(number(seed, "torch"), device):
             yield torch_rng(seed, "mechanism", device=device)
     finally:
+        _ENTROPY.randbits = entropy
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
 

@@ -42,26 +42,26 @@ _DAY = 86400.0
 _OK = Status(Code.OK, "")
 
 
-def context_of(config: Mapping[str, Any], node: int) -> Context:
-    """Make the context of an app on one node."""
+def context_of(config: Mapping[str, Any], node: int, state: RecordDict | None = None) -> Context:
+    """Make the context of an app on one node, with the state that it kept."""
     return Context(
         run_id=1,
         node_id=node,
         node_config={"partition-id": 0, "num-partitions": 2},
-        state=RecordDict(),
+        state=RecordDict() if state is None else state,
         run_config=dict(config),
     )
 
 
-def asked(content: Any, kind: str, node: int) -> Message:
-    """Make a server's message to a client."""
+def asked(content: Any, kind: str, node: int, number: int = 1) -> Message:
+    """Make a server's message to a client in a round."""
     metadata = Metadata(
         run_id=1,
         message_id=f"m{node}",
         src_node_id=1,
         dst_node_id=node,
         reply_to_message_id="",
-        group_id="1",
+        group_id=str(number),
         created_at=time.time(),
         ttl=_DAY,
         message_type=kind,
@@ -132,14 +132,21 @@ def name_of(mod: Any) -> str:
     return str(getattr(mod, "__name__", type(mod).__name__))
 
 
-def answered(message: Message, mods: Sequence[Any], config: Mapping[str, Any], content: Any) -> Any:
+def answered(
+    message: Message,
+    mods: Sequence[Any],
+    config: Mapping[str, Any],
+    content: Any,
+    state: RecordDict | None = None,
+) -> Any:
     """Compute a client's reply after its mods, without those that mask it for a secure sum."""
 
     def trained(incoming: Message, context: Context) -> Message:
         return Message(content, reply_to=incoming)
 
     plain = [mod for mod in mods if name_of(mod) not in MASKING]
-    return make_ffn(trained, plain)(message, context_of(config, message.metadata.dst_node_id))
+    context = context_of(config, message.metadata.dst_node_id, state)
+    return make_ffn(trained, plain)(message, context)
 
 
 def through(
@@ -148,21 +155,22 @@ def through(
     message: Callable[[Arrays], Message],
     kind: str,
     legacy: bool,
+    state: RecordDict | None,
     received: Arrays,
     given: Outgoing,
 ) -> Outgoing:
-    """Run mods on a result by Flower's own ``make_ffn``."""
+    """Run mods on a result by Flower's own ``make_ffn``; they keep what they want in a state."""
     incoming = message(received)
     content = reply_of(given, incoming, kind, legacy=legacy)
     with quiet():
-        answer = answered(incoming, mods, config, content)
+        answer = answered(incoming, mods, config, content, state)
     return outgoing(answer, tuple(given.arrays) if legacy else ())
 
 
-def usual(kind: str, *, legacy: bool) -> RecordDict:
+def usual(kind: str, number: int = 1, *, legacy: bool) -> RecordDict:
     """Make the content of a server's message as Flower's templates do, without arrays."""
     if not legacy:
-        config = ConfigRecord({"server-round": 1})
+        config = ConfigRecord({"server-round": number})
         return RecordDict({"arrays": ArrayRecord({}), "config": config})
     nothing = Parameters([], "numpy.ndarray")
     if kind == "train":

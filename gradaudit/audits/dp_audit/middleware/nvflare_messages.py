@@ -6,6 +6,7 @@ from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
+from nvflare.app_common.app_constant import AppConstants
 
 from gradaudit.audits.dp_audit.middleware.payload import Form, Outgoing, messaged, unpacked
 from gradaudit.errors import AuditError
@@ -15,11 +16,12 @@ _DXO = "DXO"
 _KINDS: dict[Form, str] = {"differences": DataKind.WEIGHT_DIFF, "weights": DataKind.WEIGHTS}
 
 
-def context_of(scope: Any = None) -> FLContext:
-    """Make a client's context in which result filters run, without the task's data."""
+def context_of(scope: Any = None, number: int = 1) -> FLContext:
+    """Make a client's context in which result filters run in a round, without the task's data."""
     context = FLContext()
     context.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
     context.set_prop(FLContextKey.TASK_DATA, None, private=True, sticky=False)
+    context.set_prop(AppConstants.CURRENT_ROUND, number - 1, private=True, sticky=False)
     return context
 
 

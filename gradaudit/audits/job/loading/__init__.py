@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 from torch import nn
 
 
@@ -14,12 +16,19 @@ def fresh_imports(folders: Sequence[Path]) -> Iterator[None]:
     """Import from these folders first; afterwards the path and their modules are gone again.
 
     Two jobs often have modules of the same name; without this the second gets the first's.
+    Generators of NumPy that they make without a seed draw as the global one, which can be seeded.
     """
-    kept = list(sys.path)
+    kept, made, numpy_random = list(sys.path), np.random.default_rng, cast("Any", np.random)
+
+    def default_rng(seed: Any = None) -> np.random.Generator:
+        return np.random.Generator(numpy_random.get_bit_generator()) if seed is None else made(seed)
+
     sys.path[:0] = [str(folder.resolve()) for folder in folders]
     try:
+        np.random.default_rng = default_rng
         yield
     finally:
+        np.random.default_rng = made
         sys.path[:] = kept
         for name, _ in modules_in(folders):
             del sys.modules[name]

@@ -76,17 +76,26 @@ class Reply:
 
     Attributes:
         name: of the number.
-        value: of a constant; ``none`` if it is not sent, None if it follows from the data.
+        value: of a constant, a number or else a text; ``none`` if it is not sent, None if it
+            follows from the data.
     """
 
     name: str = ""
-    value: float | Literal["none"] | None = None
+    value: float | str | None = None
+
+
+def plain_text(value: Any) -> str:
+    """Write a constant as users declare it, whole numbers without a point."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole else value)
 
 
 VARIES = 0.3
 """Simulated value of a number that follows from the data."""
 Carry = Callable[[Arrays, Outgoing], Outgoing]
 """Of the arrays received and the training's result to what leaves."""
+State = dict[str, Any]
+"""What a client's app keeps from one round to the next."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,7 @@ class JobChain(Middleware):
         carry: what becomes of a result on its way.
         carries: what the result holds.
         numbers: metrics, counts and meta data that the training sends beside its arrays.
-        constants: names of those numbers that are the same in every reply.
+        constants: values, as texts, of those that are declared to be the same in every reply.
         declared: names of those numbers that somebody declared; the others are the framework's
             usual ones, and assumed.
         scope: of the site's privacy policy, or empty.
@@ -127,6 +136,8 @@ class JobChain(Middleware):
         line: of that file; None where it is not known.
         known: the law of the whole chain, where it is known.
         bare: what becomes of a result without filters or mods.
+        in_round: ``carry`` of a round's number and of the client's state, which it changes; None
+            of a round whose results the server does not ask for.
         masked: whether arrays leave masked, so that the server sees the clients' sum alone.
         exchange: what the arrays are that the filters or mods get.
         exchanges: what they can be; those beside ``exchange`` are probed for what they leave.
@@ -140,7 +151,7 @@ class JobChain(Middleware):
     _: KW_ONLY
     carries: Carries = "update"
     numbers: Mapping[str, float] = field(default_factory=dict)
-    constants: Collection[str] = ()
+    constants: Mapping[str, str] = field(default_factory=dict)
     declared: Collection[str] = ()
     scope: str = ""
     chosen: bool = True
@@ -149,6 +160,7 @@ class JobChain(Middleware):
     line: int | None = None
     known: ClippedGaussian | None = None
     bare: Carry = lambda received, given: given
+    in_round: Callable[[int, State], Carry | None] | None = None
     masked: bool = False
     exchange: Exchange = "numpy"
     exchanges: tuple[Exchange, ...] = ("numpy",)
@@ -174,10 +186,11 @@ class JobChain(Middleware):
         for reply in (each for each in replies if each.name):
             if reply.value == "none":
                 self.numbers.pop(reply.name, None)
-            else:
+            elif not isinstance(reply.value, str):
                 self.numbers[reply.name] = VARIES if reply.value is None else reply.value
         self.declared = [reply.name for reply in replies]
-        self.constants = [reply.name for reply in replies if isinstance(reply.value, float)]
+        values = {reply.name: reply.value for reply in replies}
+        self.constants = {k: plain_text(v) for k, v in values.items() if v not in (None, "none")}
 
     @property
     def named(self) -> str:
@@ -190,6 +203,11 @@ class JobChain(Middleware):
         return self.carry(
             self.layout.received, replace(given, arrays=copies, exchange=self.exchange)
         )
+
+    def of_round(self, number: int, state: State) -> JobChain | None:
+        """Copy the chain as it runs in a round; None where the server asks for no result."""
+        carry = self.in_round(number, state) if self.in_round else self.carry
+        return None if carry is None else replace(self, carry=carry).receiving(self.layout)
 
     def equals(self, carry: Carry) -> bool:
         """Whether arrays leave as by another chain, bit for bit, with the same randomness."""

@@ -9,12 +9,12 @@ Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``) and ``clientapp/client
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.client.mod import LocalDpMod as LegacyLocalDpMod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
@@ -35,7 +35,15 @@ from gradaudit.audits.dp_audit.middleware.flower_messages import (
 )
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout
 from gradaudit.audits.job.loading import fresh_imports, models_in, modules_in
-from gradaudit.audits.job.loading.chains import Carry, Fault, JobChain, Link, LoadedJob, fault
+from gradaudit.audits.job.loading.chains import (
+    Carry,
+    Fault,
+    JobChain,
+    Link,
+    LoadedJob,
+    State,
+    fault,
+)
 from gradaudit.audits.job.loading.flower_server import (
     FirstRoundStarted,
     FlowerServer,
@@ -184,21 +192,32 @@ def _registered(client: ClientApp) -> dict[str, Callable[..., Any]]:
 
 def _chains(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Iterator[JobChain]:
     legacy = client._call is not None
-    usual = "num_examples" if legacy else "num-examples"
-    count = {usual if job.server is None else job.server.counted: 1.0}
+    counted = "num_examples" if legacy else "num-examples"
+    count = {counted if job.server is None else job.server.counted: 1.0}
+    numbers = range(1, 2) if job.server is None else job.server.numbers
     for name, function in _registered(client).items():
         task = name.removesuffix(".default")
         mods = mods_of(function)
         kind = "train" if task.startswith("train") else "evaluate"
-        if task == "evaluate" and job.server is not None and not job.server.asks(kind):
+        if task == "evaluate" and job.server and not job.server.asks(kind, *numbers):
             job.notes.append(
                 "an evaluation: the strategy asks for none, so its chain is not looked at"
             )
             continue
-        message = _message(job, kind, legacy)
+        message = _messages(job, kind, legacy)
 
         def carry(mods: Sequence[Any], message: Any = message, kind: str = kind) -> Carry:
-            return partial(through, mods, job.config, message, kind, legacy)
+            plain = _asking(usual(kind, legacy=legacy), kind, 1)
+            first = next(filter(None, map(message, numbers)), plain)
+            return partial(through, mods, job.config, first, kind, legacy, None)
+
+        def in_round(
+            number: int, state: State, mods: Any = mods, message: Any = message, kind: str = kind
+        ) -> Carry | None:
+            if message(number) is None:
+                return None
+            kept = state.setdefault("context", RecordDict())
+            return partial(through, mods, job.config, message(number), kind, legacy, kept)
 
         chain = JobChain(
             task,
@@ -211,6 +230,7 @@ def _chains(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Itera
             key=f"mods= of ClientApp or of @app.{task}",
             line=_line_of(function, folder / file),
             bare=carry([]),
+            in_round=in_round,
             masked=job.secure is not None and not {*map(name_of, mods)}.isdisjoint(MASKING),
         )
         yield _with_law(chain.receiving(job.layout), mods, carry)
@@ -233,11 +253,26 @@ def _with_law(
     return replace(chain, known=law).receiving(chain.layout) if alone else chain
 
 
-def _message(job: LoadedJob, kind: str, legacy: bool) -> Callable[[Arrays], Message]:
-    """Make the server's message with these arrays, as its strategy configures it."""
-    messages = [] if job.server is None else job.server.fresh().asked(kind)
-    content = messages[0].content if messages else usual(kind, legacy=legacy)
-    return lambda received: asked(holding(content, received, {}), kind, 10)
+def _messages(
+    job: LoadedJob, kind: str, legacy: bool
+) -> Callable[[int], Callable[[Arrays], Message] | None]:
+    """Make the server's messages by round, as its strategy configures them; None of no message."""
+
+    @cache
+    def message(number: int) -> Callable[[Arrays], Message] | None:
+        if job.server is None:
+            content = usual(kind, number, legacy=legacy)
+        elif not (messages := job.server.fresh().asked(kind, number)):
+            return None
+        else:
+            content = messages[0].content
+        return _asking(content, kind, number)
+
+    return message
+
+
+def _asking(content: Any, kind: str, number: int) -> Callable[[Arrays], Message]:
+    return lambda received: asked(holding(content, received, {}), kind, 10, number)
 
 
 def _faults(client: ClientApp, job: LoadedJob, folder: Path, file: str) -> Iterator[Fault]:

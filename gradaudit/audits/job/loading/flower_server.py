@@ -271,10 +271,15 @@ class FlowerServer:
         made.strategy = copy.deepcopy(self.strategy, {id(a): _uncounted(a) for a in ledgers})
         return made
 
-    def asks(self, kind: str) -> bool:
-        """Whether the strategy asks any client for this task in any round."""
+    @property
+    def numbers(self) -> range:
+        """The numbers of the job's rounds."""
+        return range(1, self.started.rounds + 1)
+
+    def asks(self, kind: str, *numbers: int) -> bool:
+        """Whether the strategy asks any client for this task in one of these rounds."""
         made = self.fresh()
-        return any(made.asked(kind, number) for number in range(1, self.started.rounds + 1))
+        return any(made.asked(kind, number) for number in numbers)
 
     def asked(self, kind: str, number: int = 1) -> list[Message]:
         """Make the messages of a round, by default the first, by a fresh strategy.

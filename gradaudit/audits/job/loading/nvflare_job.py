@@ -7,8 +7,9 @@ Source: NVFlare 2.9, ``private/fed_json_config.py``, ``private/fed/client/client
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
 from importlib import import_module
@@ -22,7 +23,9 @@ from typing import Any, NoReturn
 from nvflare.apis.dxo import MetaKey
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, SystemVarName
+from nvflare.apis.shareable import ReservedHeaderKey
 from nvflare.apis.utils.task_utils import apply_filters
+from nvflare.app_common.app_constant import AppConstants
 from nvflare.fuel.utils.class_utils import instantiate_class
 from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
@@ -306,6 +309,8 @@ def _chain(
     name, site_scope, chosen = scope
     of_site = [] if site_scope is None else getattr(site_scope, kind).get(FilterKey.OUT, [])
     filters = [*of_site, *table.get(f"{sent_as}{FilterKey.DELIMITER}{FilterKey.OUT}", [])]
+    names = {type(each).__name__ for each in filters}
+    sent = partial(_sent, kind, table, sent_as, site_scope, names)
     numbers_only = "validate" in task
     exchange = _exchange(client, task)
     links = [
@@ -321,7 +326,7 @@ def _chain(
         sent_as,
         links,
         _form(client, task),
-        partial(_sent, kind, table, sent_as, site_scope),
+        partial(sent, 1),
         carries="numbers" if numbers_only else "model" if task == "submit_model" else "update",
         numbers={"accuracy": 0.3} if numbers_only else NUMBERS,
         scope=name,
@@ -331,7 +336,8 @@ def _chain(
         exchange=exchange or "numpy",
         exchanges=EXCHANGES,
         exchange_known=exchange is not None,
-        bare=partial(_sent, kind, {}, sent_as, None),
+        bare=partial(_sent, kind, {}, sent_as, None, (), 1),
+        in_round=lambda number, state: partial(sent, number),
     )
     return chain.receiving(layout)
 
@@ -375,13 +381,30 @@ def _default(path: str, name: str) -> Any:
 
 
 def _sent(
-    kind: str, table: Any, task: str, scope: Any, received: Arrays, given: Outgoing
+    kind: str,
+    table: Any,
+    task: str,
+    scope: Any,
+    names: Collection[str],
+    number: int,
+    received: Arrays,
+    given: Outgoing,
 ) -> Outgoing:
-    """Run NVFlare's own ``apply_filters`` on a result."""
+    """Run NVFlare's own ``apply_filters`` on a result, whose header has the number of its round.
+
+    The list of these filters' names that NVFlare adds is left out, as the header is.
+    """
     with quiet():
-        context = context_of(scope)
-        left = apply_filters(kind, shareable_of(given), context, table, task, FilterKey.OUT)
-        return outgoing(left, given)
+        context, result = context_of(scope, number), shareable_of(given)
+        result.set_header(AppConstants.CURRENT_ROUND, number - 1)
+        left = apply_filters(kind, result, context, table, task, FilterKey.OUT)
+        headers = left.get(ReservedHeaderKey.HEADERS) or {}
+        if headers.get(AppConstants.CURRENT_ROUND) == number - 1:
+            del headers[AppConstants.CURRENT_ROUND]
+        sent = outgoing(left, given)
+        history = sent.extras.get(MetaKey.FILTER_HISTORY, ())
+        known = {MetaKey.FILTER_HISTORY} if {*history} <= {*names} else ()
+        return replace(sent, extras={k: v for k, v in sent.extras.items() if k not in known})
 
 
 def _through(filter_: Filter, scope: Any, received: Arrays, given: Outgoing) -> Outgoing:
