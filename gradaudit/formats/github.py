@@ -72,4 +72,5 @@ def _in_workspace(file: str | None) -> str | None:
 
 
 def _inert(text: str) -> str:
-    return printable(text, limit=None).translate(_ESCAPES)
+    lines = (printable(line, limit=None) for line in text.split("\n"))
+    return "\n".join(lines).translate(_ESCAPES)

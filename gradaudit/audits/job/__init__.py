@@ -31,8 +31,9 @@ class JobOptions(AuditOptions):
         (),
         description="Number that clients send beside their arrays: NAME=VALUE for a constant (also "
         "a list or text that a mod adds), NAME for one that follows from their data, NAME=none for "
-        "one that is not sent, none for no number at all; TASK.NAME for one task (train.train_loss); repeat it for several. The "
-        "framework's usual ones are assumed until they are declared, as no training is run.",
+        "one that is not sent, none for no number at all; TASK.NAME for one task "
+        "(train.train_loss); repeat it for several. The framework's usual ones are assumed until "
+        "they are declared, as no training is run.",
     )
     clients: int | None = Field(
         None,

@@ -39,6 +39,13 @@ from gradaudit.audits.job.findings import (
     number_faults,
     weaker_scope,
 )
+from gradaudit.audits.job.job_rounds import (
+    RoundKind,
+    chosen_rounds,
+    played_rounds,
+    representatives,
+    rounds_text,
+)
 from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Reply
 from gradaudit.audits.job.probing import (
     LeftNumbers,
@@ -46,13 +53,6 @@ from gradaudit.audits.job.probing import (
     left_numbers,
     probe,
     untouched_in_other_formats,
-)
-from gradaudit.audits.job.rounds import (
-    RoundKind,
-    chosen_rounds,
-    played_rounds,
-    representatives,
-    rounds_text,
 )
 from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import sequence

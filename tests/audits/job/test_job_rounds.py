@@ -13,9 +13,9 @@ from job_folders import chain, flower_app, nvflare_job
 
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, Outgoing
 from gradaudit.audits.job import JobOptions
+from gradaudit.audits.job.job_rounds import chosen_rounds, played_rounds, rounds_text
 from gradaudit.audits.job.loading.chains import Carry, JobChain, State
 from gradaudit.audits.job.measure import audited, rows_of
-from gradaudit.audits.job.rounds import chosen_rounds, played_rounds, rounds_text
 
 LATE = """
 from flwr.app import Array, ArrayRecord, MetricRecord
