@@ -90,7 +90,9 @@ def explain(name: str) -> Explanation:
         return _of_fault(name, fault)
     if word := _glossary().get(name.casefold()):
         return word
-    every = [*known, *others, *PARTS, *_faults(), *_errors(), *_glossary()]
+    if metric := _nouns().get(name.casefold()):
+        return _of_metric(metric)
+    every = [*known, *others, *PARTS, *_faults(), *_errors(), *_glossary(), *_nouns()]
     raise UsageError(
         f"explain {name}: no audit, metric, part, fault or error of this name"
         f"{suggest(name, every)}; `gradaudit list` has them"
@@ -124,6 +126,15 @@ def _glossary() -> Mapping[str, Explanation]:
         for term, entry in table.items()
         for spelling in (term, *entry.get("also", ()))
     }
+
+
+def _nouns() -> dict[str, str]:
+    """Return the first metric of each noun that findings and columns print, in lower case."""
+    nouns: dict[str, str] = {}
+    for audit in audits().values():
+        for metric in filter(lambda each: each.noun, audit.metrics):
+            nouns.setdefault(metric.noun.casefold(), f"{audit.reports_as()}.{metric.id}")
+    return nouns
 
 
 @cache

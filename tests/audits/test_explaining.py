@@ -14,6 +14,7 @@ from gradaudit.audits.job.loading.chains import FAULTS
 from gradaudit.core.parts import offered, part_named
 from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.judging import default_policy, known_metrics
+from gradaudit.judging.risk import LEVELS
 
 
 @pytest.mark.parametrize("audit", audits())
@@ -136,3 +137,13 @@ def test_words_of_reports_are_explained_in_any_case(word: str) -> None:
     assert (done.status, done.err) == (0, "")
     assert len(done.out.split()) <= 70
     assert run("explain", word.lower()).out == done.out
+
+
+NOUNS = sorted({metric.noun for metric in known_metrics().values() if metric.noun})
+PRINTED = ("FedSGD", "FedAvg", "closed form", "not tested", "not asked for", "not applicable")
+
+
+@pytest.mark.parametrize("word", [*NOUNS, *PRINTED, *map(str.upper, LEVELS)])
+def test_every_word_that_a_report_prints_is_explained(word: str) -> None:
+    """Nouns of findings and columns, severities, and words of assumptions and gaps."""
+    assert explain(word).lead
