@@ -92,15 +92,15 @@ def test_they_are_listed() -> None:
     assert "blank" in listed["reconstructions"]
     assert "quantize:0.01" in listed["defenses"]
     assert "parity:RECORDS?bits=8" in listed["data"]
-    assert "csv (.csv)" in listed["formats"]
+    assert "tsv (.tsv)" in listed["formats"]
 
 
 @pytest.mark.usefixtures("offered")
 def test_the_audit_measures_the_data_and_the_format_shows_it(tmp_path: Path) -> None:
-    report = tmp_path / "report.csv"
+    report = tmp_path / "report.tsv"
     done = run("gradient-norm", *SUBJECT, "--records", 12, "-o", report)
     assert done.status == 0, done.err
-    rows = list(csv.DictReader(report.open()))
+    rows = list(csv.DictReader(report.open(), delimiter="\t"))
     assert [(row["metric"], row["layer"]) for row in rows] == [
         ("gradient-norm.length", "fc1"),
         ("gradient-norm.length", "output"),

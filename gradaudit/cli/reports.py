@@ -26,6 +26,7 @@ from gradaudit.evidence.redaction import redact
 from gradaudit.evidence.trends import Trend, markdown_trends, print_trends, trends
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
+from gradaudit.judging import known_metrics
 from gradaudit.presentation import STDOUT, Shape, shape_of
 from gradaudit.report import Report
 from gradaudit.sweeping.sweep_table import expect_table, write_table
@@ -52,7 +53,7 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no remarks on 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")]
 
 
-CURVES = "SVG or PNG file for a picture of the metric: a panel for each layer."
+CURVES = "SVG, PNG or PDF file for a picture of the metric: a panel for each layer."
 TABLE = (
     "File for the sweep's rows: tidy rows as .csv, or the metric as a table (.md); repeat it "
     "for several."
@@ -89,7 +90,9 @@ class SweepFiles:
         from gradaudit.sweeping.curves import draw_sweep
 
         if self.curves is not None:
-            draw_sweep(self.curves, report, metric, relative=self.relative)
+            known = known_metrics().get(metric)
+            chance = known.chance if known else None
+            draw_sweep(self.curves, report, metric, relative=self.relative, chance=chance)
         for table in self.tables:
             write_table(table, report, metric)
 

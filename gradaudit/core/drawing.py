@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES = (".svg", ".png")
+SUFFIXES = (".svg", ".png", ".pdf")
 _STYLE: Any = {"svg.hashsalt": "gradaudit", "svg.fonttype": "none", "font.size": 9}
 _INCHES = (4.6, 3.2)
 _SHARED_INCHES = (3.2, 2.6)
@@ -32,11 +32,11 @@ def expect_picture(path: Path) -> None:
     """Check before the work that a picture can be written to a path.
 
     Raises:
-        UsageError: the suffix is neither .svg nor .png, the folder is missing or not writable, or
-            a folder has the picture's name.
+        UsageError: the suffix is none of ``SUFFIXES``, the folder is missing or not writable, or a
+            folder has the picture's name.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{path}: pictures are written as {' or '.join(SUFFIXES)}")
+        raise UsageError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK):
@@ -50,7 +50,7 @@ def picture(path: Path, panels: int, *, shared: bool = False) -> Iterator[list[A
     """Yields panels to draw into; the picture is written when the block ends.
 
     Args:
-        path: ends in .svg or .png.
+        path: ends in one of ``SUFFIXES``.
         panels: how many. One legend of their labels stands above them.
         shared: whether all panels have the same y axis; they then stand in rows of up to four, and
             else side by side.
@@ -87,6 +87,6 @@ def _content(figure: Figure, kind: str) -> bytes:
             fontsize=8,
         )
     content = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(content, format=kind, metadata=metadata, dpi=150)
+    undated = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
+    figure.savefig(content, format=kind, metadata={undated[kind]: None}, dpi=150)
     return content.getvalue()

@@ -26,7 +26,14 @@ _WIDE = 8
 _MOST_TICKS = 6
 
 
-def draw_sweep(path: Path, report: Report, metric: str, *, relative: bool = False) -> None:
+def draw_sweep(
+    path: Path,
+    report: Report,
+    metric: str,
+    *,
+    relative: bool = False,
+    chance: float | None = None,
+) -> None:
     """Draw one metric of a sweep, with its intervals.
 
     Each layer has a panel, each setting of the other axes a colour, and all panels share one y
@@ -34,11 +41,12 @@ def draw_sweep(path: Path, report: Report, metric: str, *, relative: bool = Fals
     panels, those are drawn whose values differ most between settings.
 
     Args:
-        path: ends in .svg or .png.
+        path: ends in .svg, .png or .pdf.
         report: of the sweep, which names its axes.
         metric: ``audit.metric``.
         relative: draw instead each setting's values over the layers, relative to its largest value,
             with one LOESS curve through all (Mo22, figure 3).
+        chance: the metric's value under no information, which is drawn as a line.
 
     Raises:
         UsageError: the report is not of a sweep, or the metric was not measured in it.
@@ -54,11 +62,15 @@ def draw_sweep(path: Path, report: Report, metric: str, *, relative: bool = Fals
     if relative:
         _draw_relative(path, rows, [layer.name for layer in report.target.layers])
     else:
-        _draw_layers(path, rows, axes, metric)
+        _draw_layers(path, rows, axes, metric, chance)
 
 
 def _draw_layers(
-    path: Path, rows: Sequence[Measurement], axes: Sequence[Axis], metric: str
+    path: Path,
+    rows: Sequence[Measurement],
+    axes: Sequence[Axis],
+    metric: str,
+    chance: float | None,
 ) -> None:
     along = next((axis for axis in axes if axis.numbers), axes[0])
     variants = [point.variant for point in points(axes)]
@@ -71,9 +83,12 @@ def _draw_layers(
             for colour, setting in enumerate(settings):
                 line = [row for row in own if _setting(row.variant, along.name) == setting]
                 _draw_line(panel, line, along, f"C{colour % 10}", printable(setting))
+            if chance is not None:
+                panel.axhline(chance, color="grey", linestyle=":", label="chance")
             _label(panel, along)
             panel.set(title=printable(layer or _WHOLE), xlabel=printable(along.name))
-        panels[0].set_ylabel(printable(metric).replace(".", ".\n", 1))
+        unit = f" ({printable(rows[0].unit)})" if rows[0].unit else ""
+        panels[0].set_ylabel(printable(metric).replace(".", ".\n", 1) + unit)
         if len(drawn) < len(layers):
             panels[-1].set_title(f"{panels[-1].get_title()} ({len(drawn)} of {len(layers)} layers)")
 

@@ -169,7 +169,7 @@ def test_a_report_of_no_sweep_has_no_curves(swept: Report, tmp_path: Path) -> No
         (("--over", "colour=1,2"), "--over colour: no such option"),
         (("--over", "scale=1,-1"), "--scale"),
         (("--over", "scale=1,2", "--metric", "counts"), "did you mean 'count'?"),
-        (("--over", "scale=1,2", "--curves", "x.gif"), "pictures are written as .svg or .png"),
+        (("--over", "scale=1,2", "--curves", "x.gif"), "pictures are written as .svg, .png, .pdf"),
         (("--over", "scale=1,2", "--table", "x.xls"), "written as .csv, .md"),
         (("--over", "scale=1,2", "-o", "x.docx"), "x.docx"),
     ],

@@ -54,9 +54,10 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
 def test_values_are_drawn_as_measured_along_the_axis_of_numbers(
     swept: Report, panels: list[Axes]
 ) -> None:
-    draw_sweep(Path("x.svg"), swept, "vinfo.auroc")
+    draw_sweep(Path("x.svg"), swept, "vinfo.auroc", chance=0.5)
     assert [panel.get_title() for panel in panels] == ["conv1", "fc2"]
     lines = {line.get_label(): line.get_xydata().tolist() for line in panels[0].lines}  # type: ignore[union-attr]
+    assert [height for _, height in lines.pop("chance")] == [0.5, 0.5]
     assert lines == {
         "defense sign": [[1, 0.7], [4, 0.6]],
         "defense prune:0.9": [[1, 0.611], [4, 0.547]],
@@ -76,6 +77,23 @@ def test_the_axis_is_marked_at_the_sizes_that_were_measured(
     draw_sweep(Path("x.svg"), report, "vinfo.auroc")
     assert [label.get_text() for label in panels[0].get_xticklabels()] == list(sizes)
     assert panels[0].get_xscale() == ("log" if "16" in sizes else "linear")
+
+
+def test_an_axis_names_the_unit(panels: list[Axes]) -> None:
+    rows = [row("vinfo.vinfo", "fc1", 0.5, variant={"k": k}, unit="nat") for k in (1, 2)]
+    report = make_report(*rows)
+    report.provenance["sweep"] = {"k": ["1", "2"]}
+    draw_sweep(Path("x.svg"), report, "vinfo.vinfo")
+    assert panels[0].get_ylabel() == "vinfo.\nvinfo (nat)"
+
+
+@pytest.mark.slow
+def test_a_picture_for_a_paper_is_a_pdf_of_the_same_bytes(swept: Report, tmp_path: Path) -> None:
+    files = [tmp_path / "one.pdf", tmp_path / "two.pdf"]
+    for file in files:
+        draw_sweep(file, swept, "vinfo.auroc")
+    assert files[0].read_bytes().startswith(b"%PDF")
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_relative_values_have_their_setting_s_largest_at_one(

@@ -67,7 +67,7 @@ def draw_characteristics(path: Path, panels: Mapping[str, Sequence[PanelPoint]])
     """Accuracy (left axis) and distances (right axis) over the axis of perturbation.
 
     Args:
-        path: ends in .svg or .png.
+        path: ends in .svg, .png or .pdf.
         panels: points by title; a setting that perturbs nothing stands at the right edge.
     """
     with picture(path, len(panels)) as all_axes:
@@ -96,7 +96,7 @@ def draw_advantages(
     """Advantage against accuracy, a panel for each adversary; an ideal defense is bottom right.
 
     Args:
-        path: ends in .svg or .png.
+        path: ends in .svg, .png or .pdf.
         adversaries: (accuracy, advantage) of every setting, by adversary and mechanism.
     """
     with picture(path, len(adversaries)) as all_axes:

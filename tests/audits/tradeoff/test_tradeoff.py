@@ -230,7 +230,7 @@ def test_without_a_defense_it_says_how_to_name_one() -> None:
         ({"defense": (NOISE + ",layers=conv*",)}, "no layer matches"),
         ({"defense": (NOISE,), "batches": 60, "participants": 2}, "are trained on"),
         ({"defense": (NOISE,), "batches": 2}, "--participants 5: each needs an update"),
-        ({"defense": (NOISE,), "curves": Path("x.pdf")}, "svg or .png"),
+        ({"defense": (NOISE,), "curves": Path("x.gif")}, "svg, .png, .pdf"),
         ({"defense": (NOISE,), "method": "dgl"}, "did you mean 'dlg'"),
         ({"defense": (NOISE,), "test_share": 0.001}, "no record is left to test on"),
         ({"defense": (NOISE,), "algorithm": "fedsdg"}, "fedsgd"),
