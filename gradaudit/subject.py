@@ -31,6 +31,8 @@ from gradaudit.models.target import Layer, Target
 
 RATE = 4e10
 """Operations that a core of a usual machine carries out in a second, in single precision."""
+SINGLE = 0.5
+"""Share of a gradient's work that is left where it is taken in single precision."""
 _OF_A_GRADIENT = 3
 """Forward passes that a gradient is worth: itself, and two for the pass back."""
 _A_LAYER, _A_CALL = 1e6, 2e7
@@ -83,31 +85,24 @@ class Subject:
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
         return Workers(1 if on_a_device else self.jobs)
 
-    def work(
-        self,
-        gradients: float = 0.0,
-        calls: float = 0.0,
-        *,
-        seconds: float = 0.0,
-        double: bool = True,
-    ) -> float:
-        """Count the operations of some gradients, calls and fits; no clock is read.
+    @property
+    def forward_operations(self) -> int:
+        """Operations of one record's forward pass."""
+        return _forward_operations(self.target, self.records)
 
-        The constants are fitted in benchmarks/speed/work.py.
+    def work(self, gradients: float) -> float:
+        """Count the operations of gradients of single records; no clock is read."""
+        return gradients * self._of_a_gradient if gradients else 0.0
 
-        Args:
-            gradients: gradients of single records.
-            calls: gradients that wait for one another; a small model takes its time in calling.
-            seconds: of fits, on a core that does ``RATE`` operations a second.
-            double: whether gradients are taken in double precision where the target has it.
-        """
-        if not gradients and not calls:
-            return RATE * seconds
-        layers = len(self.target.layers)
-        slower = 2 if double and self.target.precision is torch.float64 else 1
-        forward = _forward_operations(self.target, self.records)
-        of_one = _OF_A_GRADIENT * slower * forward + _A_LAYER * layers
-        return gradients * of_one + calls * _A_CALL * layers + RATE * seconds
+    def waiting(self, calls: float) -> float:
+        """Count calls that wait for one another as gradients, by the overhead of a small model."""
+        return calls * _A_CALL * len(self.target.layers) / self._of_a_gradient
+
+    @property
+    def _of_a_gradient(self) -> float:
+        slower = 2 if self.target.precision is torch.float64 else 1
+        of_layers = _A_LAYER * len(self.target.layers)
+        return _OF_A_GRADIENT * slower * self.forward_operations + of_layers
 
     def about(self, attributes: tuple[str, ...]) -> Self:
         """Returns the subject with these private attributes alone; itself where none is named."""

@@ -62,7 +62,7 @@ class Counting(Audit[Options]):
         if self.options.mode == "loud":
             print("counted")
 
-    def cost(self, subject: "Subject") -> float:
+    def gradients(self, subject: "Subject") -> float:
         return 1.0
 
     def _stumble(self) -> None:

@@ -214,19 +214,19 @@ class Audit(Generic[O]):
         rows: Iterable[Measurement] = self._measuring().run(self, subject, progress)
         return rows
 
-    def cost(self, subject: Subject) -> float:
-        """Count the operations of ``run``: ``measure.cost(audit, subject)``.
+    def gradients(self, subject: Subject) -> float:
+        """Count the gradients of single records that ``run`` takes about as long as.
 
-        It follows from the options, the model and the records alone (``Subject.work``); zero
-        where there is nothing to do, and for a ``run`` of its own without a ``cost``.
+        ``measure.gradients(audit, subject)`` is an expression in options, model and records; zero
+        where there is nothing to do, and for a ``run`` of its own without a count.
 
         Raises:
             NotApplicable: this audit says nothing about this model or data.
         """
         if type(self).run is not Audit.run:
             return 0.0
-        cost: float = self._measuring().cost(self, subject)
-        return cost
+        count: float = self._measuring().gradients(self, subject)
+        return count
 
     def _measuring(self) -> Any:
         with without_garbage_collection():

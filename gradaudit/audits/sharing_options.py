@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gradaudit.defenses import Defense
     from gradaudit.models.target import Layer
     from gradaudit.sharing.protocol import SharingProtocol
-    from gradaudit.subject import Subject
 
 RATE = 0.1
 """Learning rate of FedAvg where none is given."""
@@ -107,15 +106,12 @@ class ClientOptions(AuditOptions):
         steps = self.steps(records) * size if self.local_steps else self.epochs * records
         return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
-    def trained(self, updates: float, records: int) -> tuple[float, float]:
-        """Count the gradients and the calls of the clients' local training for some updates.
+    def local_passes(self, updates: float, records: int) -> float:
+        """Count the gradients of the clients' local training for some updates.
 
         None with FedSGD, whose updates are means of records' gradients.
         """
-        if self.algorithm == "fedsgd":
-            return 0.0, 0.0
-        calls = updates * self.steps(records) * (1 + self.others)
-        return updates * self.passes(records), calls
+        return 0.0 if self.algorithm == "fedsgd" else updates * self.passes(records)
 
     def sharing(
         self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()
@@ -184,13 +180,6 @@ class SharingOptions(ClientOptions):
         """Make the way of sharing of these options, and the part of it that is visible."""
         whole = super().sharing(defenses, hidden)
         return replace(whole, fraction=self.fraction, elements=self.elements)
-
-
-def features_of(subject: Subject, reduce: str | None) -> list[int]:
-    """Compute to how many features each layer's update is reduced."""
-    asked = parse_reduction(reduce)
-    sizes = [layer.parameters for layer in subject.layers]
-    return [reduction_for(size, asked).features(size) for size in sizes]
 
 
 def reductions(

@@ -188,9 +188,9 @@ def _why_idle(audit: Audit[Any], subject: Subject) -> str:
     """Says why an audit does not apply: no attribute is named, or the audit's own reason."""
     names = list(subject.records.attributes)
     try:
-        audit.cost(subject)
+        audit.gradients(subject)
         named = replace(subject, attributes=(*names[:1],))
-        if names and not subject.attributes and audit.cost(named):
+        if names and not subject.attributes and audit.gradients(named):
             return f": name an attribute with -a; this data has {listed(names)}"
     except NotApplicable as why:
         return f": {printable(str(why), limit=None)}"

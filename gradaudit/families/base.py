@@ -117,11 +117,6 @@ class Projection:
         known = products @ turn / np.sqrt(energies[kept])
         return cls(scale, rows.T, turn / np.sqrt(energies[kept]), [(features, known)])
 
-    @staticmethod
-    def seconds(rows: int, features: int) -> float:
-        """Estimates the seconds that finding one takes on a core of a usual machine."""
-        return rows * features * (2e-8 + 1e-10 * min(rows, features))
-
     def __call__(self, features: Features) -> FloatArray:
         """Projects rows, (rows, directions); the last results are kept for other families."""
         for asked, product in self._known:
@@ -325,14 +320,6 @@ class Family(ABC):
         Returns:
             A ``Fitted`` with the training's ``prior``.
         """
-
-    def seconds(self, rows: int, features: int) -> float:
-        """Estimates the seconds of ``fit`` on a core of a usual machine, for ``--dry-run``."""
-        return 0.0
-
-    def seconds_ordered(self, rows: int, features: int, values: int) -> float:
-        """Estimates the seconds of ``fit_ordered``."""
-        return (values - 1) * self.seconds(rows, features)
 
 
 def normalised(scores: FloatArray) -> FloatArray:

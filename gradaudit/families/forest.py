@@ -5,7 +5,6 @@ A forest may read the norms of a gradient and of its parts instead of its elemen
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -103,14 +102,6 @@ class Forest(Family):
         trees = grow_trees(training.rows.varying, targets, times, generator, halfway=self.bootstrap)
         return trees.of_columns(np.flatnonzero(training.rows.scale.kept))
 
-    def seconds(self, rows: int, features: int) -> float:
-        """Estimates the seconds; every row passes 3√features cuts at every depth."""
-        return 0.01 + 7e-7 * rows * math.log2(rows) * math.sqrt(features) + 2e-8 * rows * features
-
-    def seconds_ordered(self, rows: int, features: int, values: int) -> float:
-        """Estimates the seconds; every further threshold is one more target of the same trees."""
-        return (1 + 0.2 * (values - 2)) * self.seconds(rows, features)
-
 
 def times_drawn(
     labels: IntArray, prior: FloatArray, generator: np.random.Generator, bootstrap: bool
@@ -161,10 +152,6 @@ class Norms(Forest):
     def reads(self, gradients: Features) -> Features:
         """Returns the gradients' norms, (rows, 5 + blocks), in single precision."""
         return norms(gradients).astype(np.float32)
-
-    def seconds(self, rows: int, features: int) -> float:
-        """Estimates the seconds: one pass over the elements, and a forest of few columns."""
-        return super().seconds(rows, min(BLOCKS, features) + 5) + 1e-8 * rows * features
 
 
 def norms(gradients: Features) -> FloatArray:

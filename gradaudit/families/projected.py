@@ -12,7 +12,6 @@ from gradaudit.families.base import (
     FittedPrior,
     FittedScores,
     FloatArray,
-    Projection,
     Training,
 )
 from gradaudit.report import LINEAR
@@ -81,10 +80,6 @@ class Logistic(ProjectedFamily):
         member.fit(rows, training.labels, sample_weight=training.weights)
         return lambda projected: np.asarray(member.decision_function(projected))
 
-    def seconds(self, rows: int, features: int) -> float:
-        """Estimates the seconds, mostly those of the projection."""
-        return 0.005 + Projection.seconds(rows, features)
-
 
 class Mlp(ProjectedFamily):
     """One hidden layer of 32 units on the 50 directions in which the fit rows spread most.
@@ -121,10 +116,6 @@ class Mlp(ProjectedFamily):
             np.tanh(projected[:, :50] / spread @ first + hidden_bias) @ second + bias
         )
 
-    def seconds(self, rows: int, features: int) -> float:
-        """Estimates the seconds: the projection's, and a bounded number of steps."""
-        return 0.05 + 2e-4 * rows + Projection.seconds(rows, features)
-
 
 class Discriminant(ProjectedFamily):
     """Normal classes with one covariance, on standardised features.
@@ -149,7 +140,3 @@ class Discriminant(ProjectedFamily):
             solver="lsqr", shrinkage=_SHRUNK, priors=training.prior
         ).fit(rows, training.labels)
         return lambda projected: np.asarray(member.decision_function(projected))
-
-    def seconds(self, rows: int, features: int) -> float:
-        """Estimate the seconds of a fit, most of which the projection takes."""
-        return 1e-3 + Projection.seconds(rows, features)

@@ -80,9 +80,10 @@ def planned(
 def work_of(subject: Subject, preset: Preset) -> float:
     """Count the operations of an audit at a preset; zero where nothing is known."""
     try:
-        return preset.audit.cost(at_preset(subject, preset))
+        at = at_preset(subject, preset)
+        return at.work(preset.audit.gradients(at))
     except Exception as error:  # whatever a model or a file raises; the audit's run says it
-        log.debug("%s: no cost: %s", preset.audit.name, error)
+        log.debug("%s: no count: %s", preset.audit.name, error)
         return 0.0
 
 

@@ -82,11 +82,11 @@ def test_the_sample_has_an_attribute_unless_another_is_named(
 ) -> None:
     seen: list[tuple[str, ...]] = []
 
-    def cost(audit: Counting, subject: Subject) -> float:
+    def gradients(audit: Counting, subject: Subject) -> float:
         seen.append(subject.attributes)
         return 0.0
 
-    monkeypatch.setattr(Counting, "cost", cost)
+    monkeypatch.setattr(Counting, "gradients", gradients)
     assert run("scan", *named, "--dry-run").status == 0
     assert set(seen) == {asked}
 
@@ -104,10 +104,10 @@ def test_a_dry_run_tells_the_plan_and_measures_nothing(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_why_an_audit_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cost(audit: Counting, subject: Subject) -> float:
+    def gradients(audit: Counting, subject: Subject) -> float:
         return float(bool(subject.attributes))
 
-    monkeypatch.setattr(Counting, "cost", cost)
+    monkeypatch.setattr(Counting, "gradients", gradients)
     words = "counting: nothing to do: name an attribute with -a; this data has sex\n"
     assert words in run("scan", *SUBJECT, "--dry-run").out
 

@@ -209,7 +209,11 @@ def test_a_budget_gives_every_setting_the_same_preset_that_fits(
     for name, scale in (("quick", 1.0), ("plain", 2.0), ("thorough", 3.0)):
         monkeypatch.setattr(Counting, name, {"scale": scale})
     monkeypatch.setattr(Counting, "least", {"scale": 1.0})
-    monkeypatch.setattr(Counting, "cost", lambda audit, subject: 8 * RATE * audit.options.scale)
+    monkeypatch.setattr(
+        Counting,
+        "gradients",
+        lambda audit, subject: 8 * RATE * audit.options.scale / subject.work(1.0),
+    )
     done = run(*SUBJECT, "--over", "h=3,5", "--budget", budget, "--dry-run")
     assert done.status == 0, done.err
     expected = ("quick", "plain", "thorough")[size]

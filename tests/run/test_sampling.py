@@ -91,7 +91,7 @@ class Sampled(Counting):
             yield row.model_copy(update={"metric": "share"})
         yield row.model_copy(update={"metric": "all", "layer": None})
 
-    def cost(self, subject: Subject) -> float:
+    def gradients(self, subject: Subject) -> float:
         return 1.0 if len(subject.layers) == 2 else 1e20
 
 

@@ -31,8 +31,8 @@ MINUTE = 60 * CORES * RATE
 class Dear(Counting):
     """Takes as many operations as it scales by."""
 
-    def cost(self, subject: "Subject") -> float:
-        return self.options.scale
+    def gradients(self, subject: "Subject") -> float:
+        return self.options.scale / subject.work(1.0)
 
 
 def presets(*scales: float, kind: type[Counting] = Dear, **options: Any) -> list[Preset]:
@@ -54,10 +54,10 @@ def surveyed(*each: Sequence[Preset], seconds: float = 60, **more: Any) -> Surve
 @pytest.mark.parametrize(
     ("work", "name", "fits"),
     [
-        ((0.01, 0.1, SHARE), "plain", True),
+        ((0.01, 0.1, SHARE * 0.99), "plain", True),
         ((0.01, 0.1, SHARE * 1.01), "quick", True),
         ((0.01, 0.2, 0.3), "least", True),
-        ((MOST, 0.8, 0.9), "least", True),
+        ((MOST * 0.99, 0.8, 0.9), "least", True),
         ((MOST * 1.01, 0.8, 0.9), "least", False),
         ((1e-12, 1e-12, 1e-12), "plain", True),
     ],

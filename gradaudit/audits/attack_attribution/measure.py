@@ -32,8 +32,6 @@ _CLOSE = 1e-3
 _NONE_READS = (
     "no fully connected layer with bias that shares its update reads the records as they are"
 )
-_SECONDS = 1e-4
-"""What it takes to look at the sum of a unit of one round."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +55,16 @@ class AttributionScore:
     possible: int
 
 
-def cost(audit: AttackAttribution, subject: Subject) -> float:
-    """Estimate the cost: the clients' training, and the attack as a fraction of it.
+def gradients(audit: AttackAttribution, subject: Subject) -> float:
+    """Count the gradients of the clients' training.
 
     Raises:
         NotApplicable: the model does not begin with a fully connected layer, or records are few.
     """
-    options, name = audit.options, _first_layer(subject)
+    options = audit.options
+    _first_layer(subject)
     _expect(subject, options)
-    updates, size = options.repeats * options.rounds, options.batch_size
-    units = len(subject.target.model.get_submodule(name).get_parameter("weight"))
-    return subject.work(
-        gradients=options.passes(size) * updates,
-        calls=options.steps(size) * (1 + options.others) * updates,
-        seconds=_SECONDS * units * updates,
-    )
+    return options.passes(options.batch_size) * options.repeats * options.rounds
 
 
 def run(audit: AttackAttribution, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -21,15 +21,13 @@ from gradaudit.audits.attack_inference.experiment import (
 from gradaudit.audits.attack_inference.game import AttributeGame, InferenceGame, PropertyGame
 from gradaudit.audits.attack_inference.inference_rows import experiment_rows
 from gradaudit.audits.attack_inference.split import PRIVATE, Design
-from gradaudit.audits.attack_inference.user import Encoder, UserGame
+from gradaudit.audits.attack_inference.user import UserGame
 from gradaudit.audits.rows import Rows
-from gradaudit.audits.sharing_options import features_of, reductions
+from gradaudit.audits.sharing_options import reductions
 from gradaudit.errors import NotApplicable
-from gradaudit.families import family
-from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement
-from gradaudit.subject import Subject
+from gradaudit.subject import SINGLE, Subject
 
 _BATCH = 16
 """Records of a client, about, where the game says how many."""
@@ -69,10 +67,10 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         yield from of_secret
 
 
-def cost(audit: InferenceAttack[Any], subject: Subject) -> float:
-    """Estimate the cost: all records' gradients, and adversaries fitted on each layer and on all.
+def gradients(audit: InferenceAttack[Any], subject: Subject) -> float:
+    """Count the gradients, in single precision, of all records for every look at every round.
 
-    Both in every round, for every look at them: by each adversary, and with the secret shuffled.
+    Each adversary looks, and one with the secret shuffled.
     """
     try:
         games = _games(audit, subject)
@@ -86,23 +84,9 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> float:
     looks = (options.rounds or rounds) * (2 + (bool(subject.defenses) and options.adaptive))
     looks *= len(games) * _repeats(audit)
     records = min(len(subject.records), options.shadow + (subject.samples or PRIVATE))
-    sizes = features_of(subject, options.reduce)
-    seconds = sum(_fit_seconds(audit, size) for size in (*sizes, sum(sizes)))
     updates = looks * (options.batches + options.trials / _repeats(audit))
-    local_gradients, local_calls = options.trained(updates, options.batch_size or _BATCH)
-    passes = looks * records + local_gradients
-    return subject.work(
-        passes, PREPARING * looks + local_calls, seconds=looks * seconds, double=False
-    )
-
-
-def _fit_seconds(audit: InferenceAttack[Any], features: int) -> float:
-    options = audit.options
-    if isinstance(audit, AttackUser):
-        return Encoder.seconds(options.batches, features)
-    values = options.bins if isinstance(audit, AttackDistribution) else 2
-    families = map(family, options.family)
-    return sum(each.seconds_ordered(options.batches, features, values) for each in families)
+    passes: float = options.local_passes(updates, options.batch_size or _BATCH)
+    return SINGLE * (looks * records + passes)
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

@@ -12,7 +12,6 @@ section 4.1, use it: a fully connected encoder with one hidden layer, 50 dimensi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -90,11 +89,6 @@ class Encoder:
     def __call__(self, features: NDArray[np.floating]) -> Tensor:
         """Embeddings (batches, ``DIMENSIONS``)."""
         return _embedded(torch.from_numpy(self.scale(features)).float(), self.layers).double()
-
-    @staticmethod
-    def seconds(batches: int, features: int) -> float:
-        """About how long training on so many batches of so many features takes."""
-        return EPOCHS * math.ceil(batches / BATCH) * (1e-3 + 1.5e-6 * features)
 
 
 def _embedded(inputs: Tensor, layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

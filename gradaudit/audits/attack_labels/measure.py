@@ -24,22 +24,14 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 
-_READING = 2.0
-"""Gradient passes of making an update and reading the labels off it."""
 
-
-def cost(audit: AttackLabels, subject: Subject) -> float:
-    """The largest cost of the restarts on all batches; reading signs costs nothing."""
-    options = audit.options
+def gradients(audit: AttackLabels, subject: Subject) -> float:
+    """Count the passes of the restarts on all batches; reading labels off an update takes two."""
+    options, size = audit.options, audit.options.batch_size
     searching = [m for m in _methods(options).values() if not m.reads_labels]
-    updates = options.count(subject)
-    steps = _READING + sum(m.steps() for m in searching)
-    calls = _READING + sum(m.calls() for m in searching)
-    size = options.batch_size
-    times = options.steps(size) * (1 + options.others)
-    return subject.work(
-        gradients=steps * options.passes(size) * updates, calls=calls * times * updates
-    )
+    passes = (2.0 + sum(m.steps() for m in searching)) * options.passes(size)
+    calls = sum(m.calls() for m in searching) * options.steps(size) * (1 + options.others)
+    return options.count(subject) * (passes + subject.waiting(calls))
 
 
 def run(audit: AttackLabels, subject: Subject, progress: Progress) -> Iterator[Measurement]:

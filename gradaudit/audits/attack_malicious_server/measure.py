@@ -19,7 +19,6 @@ from gradaudit.audits.attack_malicious_server.published import compare
 from gradaudit.audits.attack_malicious_server.sensing import LayerGradients, gradients_of_records
 from gradaudit.audits.rows import Rows
 from gradaudit.core.statistics.intervals import student
-from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
@@ -29,7 +28,6 @@ from gradaudit.subject import Subject
 DOMINATED = 0.9
 """Share of a row's gradient from which it is one record's."""
 _RECORDS = 128
-_PASSES = 1.5
 _FEW = "--batch-size {}: only {} records are looked at"
 _NO_GRADIENT = "no record has a gradient here"
 _NO_SIGN = "nothing can be known about such a layer, whose gradient is zero"
@@ -68,10 +66,10 @@ def dominated(rows: Tensor, batch: int) -> float | None:
     return float((known >= DOMINATED).double().mean()) if len(known) else None
 
 
-def cost(audit: AttackMaliciousServer, subject: Subject) -> float:
-    """Estimate the cost: one gradient of each record, and its parts in each layer."""
+def gradients(audit: AttackMaliciousServer, subject: Subject) -> float:
+    """Count one and a half passes for each record's gradient and its parts in each layer."""
     records = subject.samples or max(_RECORDS, audit.options.batch_size)
-    return subject.work(gradients=_PASSES * min(records, len(subject.records)), calls=PREPARING)
+    return 1.5 * min(records, len(subject.records))
 
 
 def run(

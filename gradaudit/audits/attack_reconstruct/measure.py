@@ -48,8 +48,6 @@ from gradaudit.subject import Subject
 
 SCORES = ("mse", "relative_error", "psnr", "ssim")
 METRICS = (*SCORES, "label_accuracy", "attacker_score")
-_PREPARING = 5
-"""Passes of a record that it takes to look at an update, before it is attacked."""
 _RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0), "certainty": (0.0, 1.0)}
 SEARCHES = 9
 """Factor of ``batches`` that bounds ``solved`` where the closed form searches for the record."""
@@ -163,22 +161,17 @@ def _number(value: float) -> JsonValue:
     return value if math.isfinite(value) else str(value)
 
 
-def cost(audit: AttackReconstruct, subject: Subject) -> float:
-    """The largest cost of all restarts of all methods on all batches."""
-    options = audit.options
-    methods = _methods(options).values()
+def gradients(audit: AttackReconstruct, subject: Subject) -> float:
+    """Count the passes of all restarts of all methods on all batches."""
+    options, size = audit.options, audit.options.batch_size
     model = FunctionalModel.of(subject.target, dtype=torch.float32)
     record = model.cast(subject.records.inputs[:1])
-    size = options.batch_size
-    times = options.steps(size) * (1 + options.others)
-    rounds = options.rounds(len(subject.targets))
-    counts = [rounds * _count(method, options, subject) for method in methods]
-    steps = sum(n * method.steps() for n, method in zip(counts, methods, strict=True))
-    calls = sum(
-        n * (m.calls_on(model, record) * times + _PREPARING)
-        for n, m in zip(counts, methods, strict=True)
+    times, passes = options.steps(size) * (1 + options.others), options.passes(size)
+    return options.rounds(len(subject.targets)) * sum(
+        _count(method, options, subject)
+        * (method.steps() * passes + subject.waiting(method.calls_on(model, record) * times))
+        for method in _methods(options).values()
     )
-    return subject.work(steps * options.passes(size), calls)
 
 
 def _count(method: Method, options: ReconstructOptions, subject: Subject) -> int:

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 
 from gradaudit.audits.attack_record import AttackRecord
 from gradaudit.audits.attack_record.likelihood_ratio import (
-    RIDGES,
     PresenceScores,
     auroc_of_pairs,
 )
@@ -23,10 +22,9 @@ from gradaudit.core.statistics.intervals import clopper_pearson_upper, clustered
 from gradaudit.core.statistics.laws import permutation_p_value
 from gradaudit.errors import NotApplicable
 from gradaudit.games.scores import Score
-from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.subject import Subject
+from gradaudit.subject import SINGLE, Subject
 
 RATES = {"record_tpr_at_1pct_fpr": 0.01, "record_tpr_at_01pct_fpr": 0.001}
 SCORED = ("record_auroc", *RATES)
@@ -34,31 +32,19 @@ CERTIFIED = ("record_certified", "record_false")
 GIVEN = "record_p_value"
 _NONE_ASKED = "no record is asked about; name some with --given"
 _ALPHA = 0.025
-_PRODUCT = 2e-10
-"""Seconds of a multiplication and addition in double precision, on a core of a usual machine."""
-_PAIR = 4e-8
-"""Seconds that a candidate at an update takes for each shrinkage."""
 
 
-def cost(audit: AttackRecord, subject: Subject) -> float:
-    """Gradients of all records that are dealt out, and inner products of each layer's.
+def gradients(audit: AttackRecord, subject: Subject) -> float:
+    """Count the gradients, in single precision, of all records that are dealt out.
 
     Raises:
         NotApplicable: there are too few records.
         UsageError: a record is asked about that the data does not have.
     """
     options = audit.options
-    fitted, candidates, elements = records_used(options, subject)
-    local_gradients, local_calls = options.trained(3 * options.updates, options.batch_size)
-    products = (fitted + candidates) * (fitted + 2 * options.updates)
-    seen = sum(min(layer.parameters, elements) for layer in subject.layers)
-    pairs = 2 * options.updates * candidates * len(RIDGES) * (1 + len(subject.layers))
-    return options.repeats * subject.work(
-        gradients=fitted + candidates + local_gradients + 16 * options.records_behind,
-        calls=2 * PREPARING + local_calls + 16,
-        seconds=_PRODUCT * products * seen + _PAIR * pairs,
-        double=False,
-    )
+    fitted, candidates, _ = records_used(options, subject)
+    updates = options.local_passes(3 * options.updates, options.batch_size)
+    return SINGLE * options.repeats * (fitted + candidates + updates)
 
 
 def run(audit: AttackRecord, subject: Subject, progress: Progress) -> Iterator[Measurement]:

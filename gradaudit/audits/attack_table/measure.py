@@ -46,8 +46,6 @@ _AUTOMATIC = ("row-space", "tableak")
 """Attacks without --method; the second needs a schema of categories."""
 _KNOWN = 5_000
 """Records that the attacker has of the same kind, at most."""
-_SEARCH = 1_000.0
-"""Gradient passes over one record that rebuilding a row takes about as long as."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +65,14 @@ class AttackedTable:
     reason: str = ""
 
 
-def cost(audit: AttackTable, subject: Subject) -> float:
-    """About what the attack takes.
+def gradients(audit: AttackTable, subject: Subject) -> float:
+    """Count the search for each row as a thousand passes.
 
     Raises:
         NotApplicable: the records are no table.
     """
     _expect_table(subject.records)
-    options = audit.options
-    rows = options.records_behind * options.count(subject)
-    return subject.work(rows * _SEARCH, calls=options.count(subject))
+    return 1_000.0 * audit.options.records_behind * audit.options.count(subject)
 
 
 def run(audit: AttackTable, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -43,14 +43,11 @@ from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import CapturedUpdate, captured_update
-from gradaudit.subject import Subject
-
-_SEARCH = 6.0
-"""Passes over one record that a search takes about."""
+from gradaudit.subject import SINGLE, Subject
 
 
-def cost(audit: AttackText, subject: Subject) -> float:
-    """Estimate the cost: gradients of the batches, the search, and each text with its decoys.
+def gradients(audit: AttackText, subject: Subject) -> float:
+    """Count the gradients, in single precision, of batches, search, and texts with their decoys.
 
     Raises:
         NotApplicable: the records are no texts.
@@ -58,10 +55,7 @@ def cost(audit: AttackText, subject: Subject) -> float:
     texts_of(subject.records)
     options = audit.options
     texts = options.records_behind * (options.count(subject) + 1)
-    searched = _SEARCH if options.search else 0.0
-    return subject.work(
-        texts * (2 + searched + options.decoys), calls=options.count(subject), double=False
-    )
+    return SINGLE * texts * (2 + 6.0 * bool(options.search) + options.decoys)
 
 
 def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -26,20 +26,17 @@ from gradaudit.report import Measurement
 from gradaudit.subject import Subject
 
 
-def cost(audit: AttackTracing, subject: Subject) -> float:
-    """The largest cost of the attacks on all participants' updates.
+def gradients(audit: AttackTracing, subject: Subject) -> float:
+    """Count the passes of the attacks on all participants' updates.
 
     By the method that will do: the first one, where one record stands behind an update.
     """
-    options = audit.options
-    likely = list(_methods(options, subject).values())[0 if options.batch_size == 1 else -1]
+    options, size = audit.options, audit.options.batch_size
+    likely = list(_methods(options, subject).values())[0 if size == 1 else -1]
     attacks = options.participants * options.updates * options.repeats
-    steps = likely.steps()
     model = FunctionalModel.of(subject.target, dtype=torch.float32)
-    calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
-    size = options.batch_size
-    calls *= options.steps(size)
-    return subject.work(gradients=steps * attacks * options.passes(size), calls=calls * attacks)
+    calls = likely.calls_on(model, model.cast(subject.records.inputs[:1])) * options.steps(size)
+    return attacks * (likely.steps() * options.passes(size) + subject.waiting(calls))
 
 
 def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[Measurement]:

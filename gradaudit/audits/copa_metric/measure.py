@@ -24,7 +24,6 @@ from gradaudit.ranks.observe import (
 from gradaudit.report import CLOSED_FORM, Measurement
 from gradaudit.subject import Subject, defenses_note
 
-_PASSES_A_RANK = 20.0
 _UNDEFENDED = "none applied: these are the equations of single records' own gradients"
 ADVICE = (
     "A network is less secure against COPA if wide convolutions greatly enlarge the feature space "
@@ -34,10 +33,9 @@ ADVICE = (
 )
 
 
-def cost(audit: CopaMetric, subject: Subject) -> float:
-    """Estimate the cost: each rank takes about as long as some passes of the model."""
-    ranks = len(convolutions(subject.target.model)) * audit.options.records
-    return subject.work(gradients=_PASSES_A_RANK * ranks)
+def gradients(audit: CopaMetric, subject: Subject) -> float:
+    """Count each rank as twenty passes of the model."""
+    return 20.0 * len(convolutions(subject.target.model)) * audit.options.records
 
 
 def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -26,7 +26,6 @@ from gradaudit.subject import Subject
 log = logging.getLogger(__name__)
 
 _UNDEFENDED = "gradaudit: dp-audit plays its --mechanism alone, without --defense %s"
-_PASSES_A_STEP = 4.0
 _OF_CLIENTS = ("flower", "nvflare")
 _NOT_OF = {
     "client": {
@@ -40,19 +39,17 @@ _NOT_OF = {
 """Options that say nothing of neighbours of a mechanism's unit, with the reasons."""
 
 
-def cost(audit: DpAudit, subject: Subject) -> float:
-    """Estimate the cost: the pool's gradients, and four passes for each step of each restart."""
+def gradients(audit: DpAudit, subject: Subject) -> float:
+    """Count the pool's gradients, and four passes for each step of each restart."""
     options = audit.options
     if options.mode == "one-run":
         steps = options.steps if options.mechanism and options.steps else 0
-        passes = steps * options.sampling_rate * len(subject.records)
-        return subject.work(gradients=passes, seconds=1.0 + 0.02 * steps)
+        return 1.0 + steps * options.sampling_rate * len(subject.records)
     if options.mechanism is None:
         return 0.0
     if options.mechanism.partition(":")[0] in _OF_CLIENTS:
-        return subject.work(seconds=1.0)
-    crafting = _PASSES_A_STEP * options.restarts * options.iterations
-    return subject.work(gradients=2.0 * (subject.samples or POOL) + crafting)
+        return 1.0
+    return 2.0 * (subject.samples or POOL) + 4.0 * options.restarts * options.iterations
 
 
 def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measurement]:

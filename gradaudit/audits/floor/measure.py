@@ -27,12 +27,11 @@ _CHEAP = 1e8
 """Tangents times parameters that more draws may take; some seconds."""
 _CONFIDENT = (1 + CONFIDENCE) / 2
 """Probability that the true number is on the safe side of the one that is reported."""
-_PASSES_A_DIRECTION = 2.0
 FUNCTIONALS: tuple[Functional, ...] = ("mse_share", "nats")
 
 
-def cost(audit: Floor, subject: Subject) -> float:
-    """Tangents in every direction for every drawn record.
+def gradients(audit: Floor, subject: Subject) -> float:
+    """Count the passes of tangents in every direction for every drawn record.
 
     Raises:
         NotApplicable: there is no noise.
@@ -41,8 +40,7 @@ def cost(audit: Floor, subject: Subject) -> float:
         raise NotApplicable(NO_NOISE)
     directions = min(audit.options.directions, subject.records.inputs[0].numel())
     draws = subject.samples or _affordable(audit.options, subject)
-    moved = directions * draws * len(subject.targets)
-    return subject.work(gradients=_PASSES_A_DIRECTION * moved)
+    return 2.0 * directions * draws * len(subject.targets)
 
 
 def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -61,10 +61,6 @@ _OF_RECORDS = 0.8
 """Share of an end's probability of error that is the drawn records', where there are probes too."""
 _CHEAP = 1e10
 """Multiply-adds of forward passes that more records for the label may take; some seconds."""
-_PREPARING, _PASSES_A_DIRECTION, _SECONDS_A_LAYER = 4, 1.0, 0.06
-"""Measured on Swin and ViT-B/16 at 224×224 and on GPT-2: 0.7 to 1.2 passes a direction."""
-_OPERATIONS_A_MULTIPLY_ADD = 6
-"""Operations of a gradient for each multiply-add of its forward pass."""
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 _VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 _MANY_CONFIDENT = 0.1
@@ -249,23 +245,20 @@ def _why_not(
     return "failed", reason, {"undefined": _undefined(by_norm[norm])}
 
 
-def cost(audit: Sensitivity, subject: Subject) -> float:
-    """Estimate the cost: some passes for every direction of every record, and intervals."""
+def gradients(audit: Sensitivity, subject: Subject) -> float:
+    """Count a pass for every direction of every record.
+
+    Without ``--probes`` Jacobians are exact if they are affordable.
+    """
     columns, probes = _columns(subject), audit.options.probes
     records = min(subject.samples or _RECORDS, len(subject.records))
-    targets = len(subject.targets)
-    if probes is None:  # exact if it is affordable, else by the default number of probes
-        forward = subject.work(1, double=False) / _OPERATIONS_A_MULTIPLY_ADD
-        exact = AFFORDABLE / (forward * records)
+    if probes is None:
+        exact = 2 * AFFORDABLE / (subject.forward_operations * records)
         directions = sum(size if size <= exact else min(size, 2 * PROBES) for size in columns)
     else:
         taken = (1 + audit.options.one_norm) * probes or max(columns)
         directions = sum(min(size, taken) for size in columns)
-    return subject.work(
-        gradients=_PASSES_A_DIRECTION * directions * records * targets,
-        calls=_PREPARING * targets,
-        seconds=_SECONDS_A_LAYER * len(subject.layers) * targets * (records > 1),
-    )
+    return float(directions * records * len(subject.targets))
 
 
 def _columns(subject: Subject) -> tuple[int, int]:

@@ -15,11 +15,10 @@ from gradaudit.audits.subspace.comparing import (
     most_significant,
 )
 from gradaudit.audits.subspace.distances import Comparison, Outcome
-from gradaudit.audits.subspace.groups import HALVES, Split, splits_of
+from gradaudit.audits.subspace.groups import Split, splits_of
 from gradaudit.core.statistics.laws import replicated_p_value
 from gradaudit.data.records import with_rare_merged
 from gradaudit.errors import GradauditError, NotApplicable
-from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.measurement import NO_EVIDENCE
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
@@ -28,13 +27,6 @@ from gradaudit.subject import Subject, defenses_note
 _RECORDS = 256
 _MOST_RECORDS = 1000
 """The work grows with their cube: in a scan of the sample 1,800 take minutes, 1,000 seconds."""
-_PASSES_A_RECORD = 0.8
-"""Measured: 0.7 of ViT-B/16, 0.65 of GPT-2, for they run together."""
-_SECONDS_A_PAIR = 6e-8
-"""Seconds a pair of records and permutation: 2,000 of 256 records take 27 s for four layers."""
-_SECONDS_AN_ELEMENT, _MORE_A_RECORD = 1e-8, 1e-10
-"""Seconds to form and decompose an element, and their growth with each further record: ResNet-18
-and AlexNet at 64×64 take 15 and 36 seconds and more for 32 records."""
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 FEWEST_PERMUTATIONS = 100
 """The fewest whose smallest p-value, 1 / (number + 1), is below the default limit of 0.01."""
@@ -46,29 +38,13 @@ _RANGE = 0.95
 _NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
 
 
-def cost(audit: Subspace, subject: Subject) -> float:
-    """Estimate the cost: gradients in double precision, again for means of permuted groups."""
+def gradients(audit: Subspace, subject: Subject) -> float:
+    """Count the gradients, and the decompositions that grow with the square of the records."""
     if not subject.attributes:
         return 0.0
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))
-    records = looked_at * len(subject.targets)
-    element = _SECONDS_AN_ELEMENT + _MORE_A_RECORD * looked_at
-    formed = element * records * _elements(subject, looked_at)
-    each = audit.options.permutations + HALVES
-    labellings = each * len(subject.layers) * len(subject.targets)
-    spectra = _SECONDS_A_PAIR * looked_at**2 * labellings
-    return subject.work(
-        gradients=_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1),
-        calls=PREPARING * len(subject.targets),
-        seconds=formed + spectra,
-    )
-
-
-def _elements(subject: Subject, records: int) -> float:
-    """Count a record's gradient elements that are formed, once for each filled memory."""
-    fitting = subject.memory / (16 * records)
-    widths = [layer.parameters for layer in subject.layers]
-    return sum(width * max(1.0, width / fitting) for width in widths)
+    readings = 2 if audit.options.reading == "mean" else 1
+    return readings * looked_at * max(1.0, looked_at / 12) * len(subject.targets)
 
 
 def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -34,7 +34,7 @@ from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.subject import Subject
+from gradaudit.subject import SINGLE, Subject
 
 _NO_LABELS = "the method names no labels of these records, so there are none to compare"
 _CAP_PAPER_IS_CAP = (
@@ -210,22 +210,19 @@ def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measu
     yield from rows
 
 
-def cost(audit: Tradeoff, subject: Subject) -> float:
-    """Estimate the cost: trainings with all settings, and all attacks on each."""
+def gradients(audit: Tradeoff, subject: Subject) -> float:
+    """Count the passes of trainings with all settings, and of all attacks on each."""
     o = audit.options
     settings = sum(len(mechanism.settings) for mechanism in _mechanisms(o))
     records = len(subject.records)
     if PROPERTY in o.game:
-        passes = settings * 3 * (o.rounds or 3) * min(records, o.shadow + 5000)
-        return subject.work(passes, double=False)
+        return SINGLE * settings * 3 * (o.rounds or 3) * min(records, o.shadow + 5000)
     of_round = records * o.epochs
     if o.algorithm == "fedsgd":
         of_round = min(o.clients * o.training_batch, records)
     method = load_method(o.method, {"iterations": o.iterations}, o.restarts)
     attacks = method.steps() * sum(o.sizes) * o.batches * len(o.weights)
-    return subject.work(
-        gradients=settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks)
-    )
+    return float(settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks))
 
 
 def _mechanisms(options: TradeoffOptions) -> list[DefenseGrid]:

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import READINGS, Sensitivity, SensitivityOptions
-from gradaudit.audits.sharing_options import features_of, reductions
+from gradaudit.audits.sharing_options import reductions
 from gradaudit.audits.vinfo import LATENT, ORIGINAL, Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.attribute import (
     METRIC,
@@ -30,16 +30,15 @@ from gradaudit.audits.vinfo.cases import (
     why_no_correlation,
 )
 from gradaudit.audits.vinfo.original import original_passes, original_rows
-from gradaudit.audits.vinfo.repetitions import FOLDS, Repetition
+from gradaudit.audits.vinfo.repetitions import Repetition
 from gradaudit.audits.vinfo.spread import RecordUse
 from gradaudit.audits.vinfo.v_information import Estimator, FeatureRows, UsableInformation, estimate
 from gradaudit.core.randomness import number, rng, sequence
 from gradaudit.data.records import Records, with_rare_merged
 from gradaudit.errors import TooFewRecords
 from gradaudit.executors.workers import Task, shared_out
-from gradaudit.families import family, sizes
+from gradaudit.families import sizes
 from gradaudit.families.forest import ceiling
-from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.report import LEARNERS, Measurement, Variant
@@ -48,7 +47,7 @@ from gradaudit.sharing.draws import draws_of_others
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import Reduction, parse_reduction
-from gradaudit.subject import Subject
+from gradaudit.subject import SINGLE, Subject
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
@@ -162,15 +161,11 @@ def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurem
     return itertools.chain(rows, Rows(Vinfo).skipped("not asked for: --original", ORIGINAL, layers))
 
 
-def cost(audit: Vinfo, subject: Subject) -> float:
-    """Estimate the cost: gradients once for eight repetitions (each, for components), and fits.
-
-    The fits are of every layer, turn, repetition and family, all again for the permuted ones, and
-    those of the attack, if there is a correlation.
-    """
+def gradients(audit: Vinfo, subject: Subject) -> float:
+    """Count the gradients, in single precision, once for eight repetitions."""
     options = audit.options
     if options.original:
-        return subject.work(gradients=original_passes(subject, options))
+        return original_passes(subject, options)
     attributes = subject.attributes or ((MEMBER,) if subject.records.members is not None else ())
     cases = len(subject.targets) * len(attributes)
     if not cases:
@@ -180,23 +175,9 @@ def cost(audit: Vinfo, subject: Subject) -> float:
     asked, played = parse_reduction(options.reduce), options.repeats + options.permuted_repeats
     turned = asked is not None and asked.kind == "pca"
     values = [len(subject.records.attributes[name].values) for name in subject.attributes]
-    rows, sizes = options.batches * max(values, default=2), features_of(subject, options.reduce)
-    fits = dict.fromkeys(options.members, played)
-    if not alone:
-        fits[options.attacker] = options.repeats
-    estimates = sum(
-        family(name).seconds(rows, size) * count for name, count in fits.items() for size in sizes
-    )
-    local_gradients, local_calls = options.trained(
-        cases * played * rows * _ROLES, options.batch_size
-    )
-    return subject.work(
-        gradients=cases * records * (played if turned else max(played / _TOGETHER, 2))
-        + local_gradients,
-        calls=PREPARING * cases + local_calls,
-        seconds=cases * FOLDS * estimates,
-        double=False,
-    )
+    updates = played * options.batches * max(values, default=2) * _ROLES
+    passes = records * (played if turned else max(played / _TOGETHER, 2))
+    return SINGLE * cases * (passes + options.local_passes(updates, options.batch_size))
 
 
 @dataclass

@@ -396,7 +396,7 @@ def test_the_command_line_attacks_and_reports() -> None:
 def test_dry_runs_know_what_it_costs() -> None:
     at = subject_of(mlp(), TABLE)
     costs = [
-        AttackReconstruct(ReconstructOptions(method=("dlg",), iterations=n)).cost(at)
+        AttackReconstruct(ReconstructOptions(method=("dlg",), iterations=n)).gradients(at)
         for n in (10, 20)
     ]
     assert costs[1] > costs[0]

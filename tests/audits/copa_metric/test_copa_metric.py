@@ -300,7 +300,7 @@ def test_the_default_limits_flag_full_rank_and_nothing_less() -> None:
 
 def test_the_cost_of_a_dry_run_grows_with_records_and_convolutions() -> None:
     subject = subject_of(small(), drawn(2, 2, 8, 8))
-    one, four = (CopaMetric(CopaOptions(records=count)).cost(subject) for count in (1, 4))
+    one, four = (CopaMetric(CopaOptions(records=count)).gradients(subject) for count in (1, 4))
     assert 0 < 4 * one == four
 
 

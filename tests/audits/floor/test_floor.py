@@ -60,7 +60,7 @@ def test_every_layer_and_the_model_have_rows() -> None:
 
 def test_without_noise_or_with_it_in_part() -> None:
     for subject in (defended(), defended("sign")):
-        for call in (rows_of, lambda subject: measure.cost(Floor(FloorOptions()), subject)):
+        for call in (rows_of, lambda subject: measure.gradients(Floor(FloorOptions()), subject)):
             with pytest.raises(NotApplicable, match="no noise: nothing bounds an attacker"):
                 call(subject)
     rows = rows_of(defended("dp:clip=1,sigma=0.3,layers=2"))
@@ -137,5 +137,5 @@ def test_small_models_draw_more_records_unless_told_how_many(
     assert rows_of(defended(samples=None), sigma=0.3)["mse_share", None].n == 70
     wide = defended(samples=None)
     wide.target.model[0] = nn.Linear(SIZE, 100_000)  # type: ignore[operator]
-    cost = measure.cost(Floor(FloorOptions(sigma=0.3)), wide)
-    assert cost == wide.work(2 * SIZE * 64)
+    count = measure.gradients(Floor(FloorOptions(sigma=0.3)), wide)
+    assert count == 2 * SIZE * 64

@@ -246,7 +246,7 @@ def test_groups_too_small_are_refused_with_the_number_needed() -> None:
 
 def test_without_an_attribute_there_is_nothing_to_do() -> None:
     subject = subject_of(attributes=())
-    assert Subspace(SubspaceOptions()).cost(subject) == 0
+    assert Subspace(SubspaceOptions()).gradients(subject) == 0
     with pytest.raises(NotApplicable, match="name one with --attribute"):
         rows_of(subject)
 
@@ -254,10 +254,9 @@ def test_without_an_attribute_there_is_nothing_to_do() -> None:
 def test_the_plan_counts_gradients() -> None:
     subject = subject_of(net(), net(1))
     samples, means = (
-        Subspace(SubspaceOptions(reading=r)).cost(subject) for r in ("samples", "mean")
+        Subspace(SubspaceOptions(reading=r)).gradients(subject) for r in ("samples", "mean")
     )
-    assert means - samples == pytest.approx(subject.work(RECORDS * 1.6))
-    assert samples > subject.work(RECORDS * 1.6)
+    assert means == 2 * samples == 4 * RECORDS * max(1.0, RECORDS / 12)
 
 
 @pytest.mark.parametrize("reading", ["mean", "samples"])

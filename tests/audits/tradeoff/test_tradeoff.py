@@ -290,5 +290,5 @@ def test_scan_skips_it_until_it_is_configured(tmp_path: Path) -> None:
 def test_the_plan_counts_trainings_and_attacks() -> None:
     audit = Tradeoff(TradeoffOptions(defense=(NOISE,), iterations=10))
     fewer = Tradeoff(TradeoffOptions(defense=(NOISE,), iterations=10, batches=1, rounds=1))
-    assert audit.cost(subject()) > fewer.cost(subject()) > 0
-    assert Tradeoff(TradeoffOptions()).cost(subject()) == 0
+    assert audit.gradients(subject()) > fewer.gradients(subject()) > 0
+    assert Tradeoff(TradeoffOptions()).gradients(subject()) == 0

@@ -24,7 +24,7 @@ from gradaudit.families.forest import ceiling
 from gradaudit.models.losses import MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.report import Measurement
-from gradaudit.subject import Subject
+from gradaudit.subject import SINGLE, Subject
 from tests.command_line import Result, run
 
 QUICK: dict[str, Any] = {"batch_size": 2, "batches": 20, "repeats": 3, "family": ("logistic",)}
@@ -404,24 +404,16 @@ def test_the_work_grows_with_what_is_asked() -> None:
     subject = trait(200)
 
     def cost(audited: Subject, **options: Any) -> float:
-        return Vinfo(VinfoOptions(**options)).cost(audited)
+        return Vinfo(VinfoOptions(**options)).gradients(audited)
 
     fits = {"family": ("logistic",), "repeats": 20, "correlation": False}
     passes = cost(subject, **fits, reduce="pca:2") - cost(subject, **fits, reduce="subset:2")
-    assert passes == pytest.approx(subject.work(200 * 30 * 7 / 8, double=False))
+    assert passes == pytest.approx(SINGLE * 200 * 30 * 7 / 8)
     assert 0 < cost(subject, repeats=5) < cost(subject, repeats=20)
     assert cost(trait(200, asked=())) == 0
 
 
-def test_the_work_counts_the_attacks_fits_where_there_is_an_attack() -> None:
-    few, enough = (trait(200, targets=n) for n in (2, 3))  # 4 and 6
-    options = {"family": ("forest",), "repeats": 5}
-    cost, alone = (
-        [Vinfo(VinfoOptions(**options, correlation=c)).cost(each) for each in (few, enough)]
-        for c in (True, False)
-    )
-    assert cost[0] == alone[0] > 0
-    assert cost[1] > alone[1]
+def test_the_attack_of_extra_trees_is_a_forest() -> None:
     assert VinfoOptions(family=("extra-trees",)).attacker == "forest"
 
 

@@ -229,12 +229,12 @@ def test_the_same_seed_gives_the_same_rows() -> None:
 
 def test_costs_follow_the_work() -> None:
     def passes(**options: Any) -> float:
-        return Vinfo(VinfoOptions(**{**QUICK, **options})).cost(subject())
+        return Vinfo(VinfoOptions(**{**QUICK, **options})).gradients(subject())
 
     assert passes(restarts=6) == 2 * passes()
     assert passes(updates=8) == 2 * passes()
     assert passes(together=(1, 2)) == 1.5 * passes(together=(1,))
-    assert Vinfo(VinfoOptions(**QUICK)).cost(subject(data=records(6, labels=[0, 1]))) == 0
+    assert Vinfo(VinfoOptions(**QUICK)).gradients(subject(data=records(6, labels=[0, 1]))) == 0
 
 
 WRONG: list[tuple[str, object]] = [("together", (0,)), ("together", ()), ("threshold", 1.1)]
