@@ -395,6 +395,7 @@ def _look_at_kind(
     except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
         words = str(error) if isinstance(error, AuditError) else one_line(error)
         name = "chain-fails" if chain.carries == "numbers" else "result-unmeasured"
+        name = "legacy-mod" if "KeyError: 'fitins." in words else name
         faults.append(chain.fault(name, what=f"what leaves of {chain.task}", why=words))
     return faults, strength
 

@@ -53,6 +53,19 @@ def test_a_job_whose_mod_fails_on_an_update_does_not_pass(tmp_path: Path) -> Non
     assert row.value is None
 
 
+def test_a_mod_of_legacy_apps_names_the_import_that_works(tmp_path: Path) -> None:
+    arguments = "(1.0, 2.0, 1.0, 1e-5)"
+    old = "from flwr.client.mod import LocalDpMod as Old"
+    (fault,) = audited(
+        flower_app(tmp_path / "old", f"Old{arguments}", client=old), JobOptions(replies=("none",))
+    ).faults
+    assert (fault.name, fault.level) == ("legacy-mod", "error")
+    assert "from flwr.clientapp.mod instead of" in fault.repair
+    new = old.replace("flwr.client.mod", "flwr.clientapp.mod")
+    folder = flower_app(tmp_path / "new", f"Old{arguments}", client=new)
+    assert not audited(folder, JobOptions(replies=("none",))).faults
+
+
 def test_a_job_whose_strategy_fails_on_replies_does_not_pass(tmp_path: Path) -> None:
     folder = flower_app(tmp_path, strategy=f"Fails({FIXED.format('')}, 4)")
     inner = "DifferentialPrivacyServerSideFixedClipping"
