@@ -67,8 +67,6 @@ def summary_of(
 
 
 def _do(verdict: ReportVerdict, concerns: Sequence[Concern]) -> str:
-    if verdict.outcome == "measured":
-        return _UNJUDGED
     shown = [each for each in concerns if each.shown and each.helps and not each.accepted]
     high = [each for each in shown if each.level == "high"]
     helps: dict[str, str] = {}
@@ -79,8 +77,11 @@ def _do(verdict: ReportVerdict, concerns: Sequence[Concern]) -> str:
     for sentence, text in [*helps.items()][:most]:
         alike.setdefault(text, []).append(sentence)
     advice = [f"{'; '.join(sentences)}: {text}." for text, sentences in alike.items()]
-    if not advice and verdict.outcome == "undecided":
-        advice = [each.settles.capitalize() + "." for each in concerns if each.settles][:1]
+    if not advice and verdict.outcome in ("undecided", "measured"):
+        settles = [each.settles for each in concerns if each.settles][:1]
+        advice = [f"{text[:1].upper()}{text[1:]}." for text in settles]
+    if verdict.outcome == "measured":
+        return " ".join([*advice, _UNJUDGED])
     if not advice:
         return _MISSING if verdict.outcome == "undecided" else _STABLE
     return " ".join([*advice, _AGAIN])

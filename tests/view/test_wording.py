@@ -97,3 +97,11 @@ def test_what_was_not_named_is_no_want_of_application() -> None:
     )
     gaps = view(report).summary.not_tested
     assert "dp-audit (no mechanism is configured); copa-metric (not applicable)" in gaps
+
+
+def test_a_single_audit_keeps_the_advice_of_its_own_rows() -> None:
+    report = make_report(row("attack.row_accuracy", None, 0.9))
+    report.provenance["unjudged"] = True
+    do = view(report).summary.do
+    assert do.startswith("Rows of the table are reconstructed: batches of more rows")
+    assert do.endswith("Run gradaudit scan, or name a policy (--policy).")
