@@ -27,7 +27,7 @@ YAML: dict[str, tuple[Content, str]] = {
     "code": (f"rules: {_APPLY}".encode(), "not valid YAML: could not determine a const"),
     "an object": (b"rules: !!python/object:os.system {}", "not valid YAML"),
     "a module": (b"rules: !!python/module:antigravity", "not valid YAML"),
-    "a truth value of 7": (b"rules: !!bool 7", "not of its tag's type"),
+    "a truth value of 7": (b"rules: !!bool 7", "a value cannot be made (KeyError: '7')"),
     "a number of text": (b"rules: !!float x", "not valid YAML"),
     "an impossible date": (b"rules: 2026-99-99", "not valid YAML"),
     "aliases without bound": (_BOMB.encode(), "line 2: not valid YAML: aliases"),

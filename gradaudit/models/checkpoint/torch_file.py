@@ -22,7 +22,7 @@ from torch import Tensor
 from gradaudit.core import contained
 from gradaudit.core.contained import ContainedError
 from gradaudit.core.text import listed, printable
-from gradaudit.errors import CheckpointError
+from gradaudit.errors import CheckpointError, one_line
 from gradaudit.models.checkpoint.kinds import REMEDY, convert_script, describe
 
 _PLAIN = r"list|dict|int|float|str|bool|tuple"
@@ -88,7 +88,8 @@ def read_torch(path: Path) -> tuple[object, tuple[str, ...]]:
         content = _content(found["root"], [{} for _ in found["dicts"]], found["dicts"], file)
     except (RuntimeError, ValueError) as error:
         raise CheckpointError(
-            f"{describe(path)}: declares tensors larger than itself; fetch or save it again"
+            f"{describe(path)}: its tensors cannot be mapped ({printable(one_line(error), 200)}); "
+            "fetch or save it again"
         ) from error
     aside = found["aside"]
     notes = (f"not read, as they are no weights: values of {listed(aside)}",) if aside else ()
