@@ -2,18 +2,17 @@
 
 A net is trained on other pictures between the rounds; the client's batch is the same in every
 round, labels are known. Attacks get the updates of the newest R rounds: ``gradaudit`` is inverting
-gradients with its defaults, ``batchnorm`` the same with the prior of running statistics,
-``own-statistics`` with the batch's own (a diagnostic), ``breaching`` and ``leakpro`` have the
-settings of these tools for the same attack (signed Adam, a rate that falls to a tenth three times;
-total variation of .2 on the sum of the rounds' distances, and of 1e-6 on one round). Each R
-evaluates as many updates, so that more rounds have fewer steps. A picture of 20 dB or more is a
+gradients with its defaults, ``breaching`` and ``leakpro`` have the settings of these tools for the
+same attack (signed Adam, a rate that falls to a tenth three times; total variation of .2 on the sum
+of the rounds' distances, and of 1e-6 on one round). Each R evaluates as many updates, so that more
+rounds have fewer steps. A picture of 20 dB or more is a
 success. docs/attacks.md has the numbers. Where noise limits the attack (a small CNN without the
 prior, tests/attacks/reconstruction/test_joint_rounds.py), six rounds bring the mean squared error
 to a fifth and a third.
 
     python -m benchmarks.coverage.joint_rounds [--nets lenet …] [--batch 1 8 16 …]
         [--rounds 1 2 5 10 …] [--attacks gradaudit breaching leakpro …] [--batches 4] [--steps 300]
-        [--between 20] [--sigma 0.0] [--weight 0.0001]
+        [--between 20] [--sigma 0.0]
 """
 
 from collections.abc import Callable
@@ -31,7 +30,6 @@ from gradaudit import zoo
 from gradaudit.attacks.reconstruction.base import AttackerView, Execution
 from gradaudit.attacks.reconstruction.closeness import assigned
 from gradaudit.attacks.reconstruction.gradient_matching import InvertingGradients
-from gradaudit.attacks.reconstruction.matching.batch_norms import batch_statistics
 from gradaudit.attacks.reconstruction.matching.evaluator import Evaluator
 from gradaudit.attacks.reconstruction.matching.objectives import Minimum, Objective
 from gradaudit.attacks.reconstruction.matching.restarts import StepSize, descend
@@ -66,13 +64,12 @@ class Peer(InvertingGradients):
         )
 
 
-def attack_of(name: str, steps: int, rounds: int, weight: float) -> InvertingGradients:
+def attack_of(name: str, steps: int, rounds: int) -> InvertingGradients:
     """The attack with so many steps."""
     if name in ("breaching", "leakpro"):
         tv = 0.2 / rounds if name == "breaching" else 1e-6
         return Peer(restarts=1, iterations=steps, tv=tv)
-    prior = 0.0 if name == "gradaudit" else weight
-    return InvertingGradients(restarts=1, iterations=steps, batchnorm=prior)
+    return InvertingGradients(restarts=1, iterations=steps)
 
 
 def rounds_of(net: str, pictures: Records, count: int, between: int) -> list[nn.Module]:
@@ -91,15 +88,10 @@ def rounds_of(net: str, pictures: Records, count: int, between: int) -> list[nn.
     return received
 
 
-def view_of(models: list[nn.Module], batch: Records, sigma: float, *, own: bool) -> AttackerView:
+def view_of(models: list[nn.Module], batch: Records, sigma: float) -> AttackerView:
     """View the batch's updates in all rounds, with noise of ``sigma`` times their rms."""
     generator = torch.Generator().manual_seed(0)
-    views = []
-    for model in models:
-        view = blurred(seen_of(model, batch, known_labels=True), sigma, generator)
-        with torch.no_grad():
-            statistics = batch_statistics(view.model, batch.inputs) if own else {}
-        views.append(replace(view, statistics=statistics))
+    views = [blurred(seen_of(net, batch, known_labels=True), sigma, generator) for net in models]
     return replace(views[-1], earlier=tuple(views[:-1]))
 
 
@@ -121,11 +113,10 @@ def main() -> None:
             if name == "leakpro" and count > 1:
                 continue
             steps = max(given.steps // count, 1)
-            attack, found = attack_of(name, steps, count, given.weight), []
+            attack, found = attack_of(name, steps, count), []
             for seed in range(given.batches):
                 batch = pictures.take(np.arange(seed * size, (seed + 1) * size))
-                own = name == "own-statistics"
-                view = view_of(models[-count:], batch, given.sigma, own=own)
+                view = view_of(models[-count:], batch, given.sigma)
                 found.append(psnr(attack, view, batch.inputs, seed))
             means = np.array([each.mean() for each in found])
             share = (np.concatenate(found) >= 20).mean()

@@ -166,11 +166,9 @@ def starting_record(view: AttackerView, generator: torch.Generator | None) -> Te
 
     Args:
         view: what the attacker has, in float64.
-        generator: None for what the attacker brings along, or the middle of the known range, or
-            zero; else drawn, uniformly from the range or from a standard normal law.
+        generator: None for the middle of the known range, or zero; else drawn, uniformly from the
+            range or from a standard normal law.
     """
-    if generator is None and view.start is not None:
-        return view.model.cast(view.start)[0]
     low, high = view.bounds or (0.0, 0.0)
     if generator is None:
         return torch.full(view.shape, (low + high) / 2, dtype=view.dtype, device=view.model.device)

@@ -60,13 +60,10 @@ class AttackerView:
         training: local training between the model and the update; None for a plain gradient.
         clients: parts of the records whose updates' mean was shared, where that is not the update
             of all of them.
-        start: (k, …) a starting point that the attacker brings along.
         length_known: whether the update is known, or its direction alone.
         columns: of a table, each with its name, its positions in a record, its range of numbers
             or the values of its one-hot group; empty for other records.
         earlier: views of the updates that the same records made in earlier rounds, oldest first.
-        statistics: the batch's own means and variances at BatchNorm layers, by the names of the
-            buffers that keep the running ones, where the attacker is given them.
         knowledge: all of this in words, for the report.
 
     Example:
@@ -102,11 +99,9 @@ class AttackerView:
     bounds: tuple[float, float] | None = None
     training: LocalTraining | None = None
     clients: int = 1
-    start: Tensor | None = None
     length_known: bool = True
     columns: tuple[Feature, ...] = ()
     earlier: "tuple[AttackerView, ...]" = ()
-    statistics: Mapping[str, Tensor] = field(default_factory=dict)
     knowledge: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
@@ -131,15 +126,15 @@ class AttackerView:
         device = device or self.model.device
         if (dtype, device) == (self.dtype, self.model.device):
             return self
-        parameters, constants, update, statistics = (
+        parameters, constants, update = (
             {n: t.to(device, dtype if t.is_floating_point() else t.dtype) for n, t in part.items()}
-            for part in (self.model.parameters, self.model.constants, self.update, self.statistics)
+            for part in (self.model.parameters, self.model.constants, self.update)
         )
         model = replace(
             self.model, parameters=parameters, constants=constants, dtype=dtype, device=device
         )
         earlier = tuple(view.in_precision(dtype, device) for view in self.earlier)
-        return replace(self, model=model, update=update, earlier=earlier, statistics=statistics)
+        return replace(self, model=model, update=update, earlier=earlier)
 
     @property
     def pictures(self) -> bool:

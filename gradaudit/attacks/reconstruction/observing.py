@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
-from gradaudit.attacks.reconstruction.matching.batch_norms import batch_statistics
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -79,8 +78,6 @@ class ThreatModel:
 
     Attributes:
         layers: those whose updates the attacker uses.
-        start: a starting point that the attacker brings along.
-        known_statistics: give the attacker the batch's own statistics at BatchNorm layers.
         earlier: earlier rounds, oldest first, in which the same records made an update.
     """
 
@@ -88,9 +85,7 @@ class ThreatModel:
     sharing: SharingProtocol
     layers: tuple[Layer, ...]
     known_labels: bool = False
-    start: Tensor | None = None
     earlier: tuple[ThreatModel, ...] = ()
-    known_statistics: bool = False
 
     def observed(self, batch: Records, generator: torch.Generator) -> AttackedBatch:
         """The update of a batch, dealt out to the clients, as the attacker sees it.
@@ -117,11 +112,6 @@ class ThreatModel:
             dtype=self.target.precision,
         )
         view = self.view(batch, self.visible(update))
-        if self.known_statistics:
-            with torch.no_grad():
-                own = batch_statistics(view.model, view.model.cast(batch.inputs))
-            given = "the batch's own, as clients send that share them (a diagnostic)"
-            view = replace(view, statistics=own, knowledge={**view.knowledge, "statistics": given})
         if self.earlier:
             views = tuple(round.observed(batch, generator).view for round in self.earlier)
             knowledge = {**view.knowledge, "rounds": len(views) + 1}
@@ -174,7 +164,6 @@ class ThreatModel:
             bounds=value_range(batch),
             training=self.sharing.training,
             clients=self._apart(model, inputs, labels),
-            start=self.start,
             columns=batch.features,
         )
         return replace(view, knowledge=self._knowledge(view))

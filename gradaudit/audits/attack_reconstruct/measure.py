@@ -1,7 +1,7 @@
 """Attacks the updates of some batches with every method, and scores the reconstructions."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from torch import Tensor
 
 from gradaudit.attacks.layerwise.fully_connected import under_noise
 from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
@@ -24,7 +23,6 @@ from gradaudit.attacks.reconstruction.campaign import (
     expect_folder,
 )
 from gradaudit.attacks.reconstruction.closeness import assigned, relative_error
-from gradaudit.attacks.reconstruction.matching.unknowns import read_start
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.audits.attack_reconstruct import AttackReconstruct
 from gradaudit.audits.attack_reconstruct.options import (
@@ -199,38 +197,15 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
         expect_folder(options.save_examples)
     methods = _methods(options)
     expect_numbers(methods, subject.records)
-    _expect_statistics(options, methods.values())
-    start = None if options.start is None else read_start(options.start)
     for targets, variant in attacked_together(subject, options):
-        *earlier, newest = (_threat(options, subject, target, start) for target in targets)
+        *earlier, newest = (
+            threat_model(options, subject, target, options.known_labels) for target in targets
+        )
         threat = replace(newest, earlier=tuple(earlier))
         counts = {text: _count(method, options, subject) for text, method in methods.items()}
         most = options.model_copy(update={"batches": max(counts.values())})
         campaign = campaign_of(most, subject, threat, progress)
         yield from _of_methods(audit, subject, methods, counts, campaign, variant)
-
-
-def _expect_statistics(options: ReconstructOptions, methods: Collection[Method]) -> None:
-    """Refuse the batch's own statistics where no method uses them, or the update is of several.
-
-    Raises:
-        UsageError: no method uses them, or the update is captured or a mean over clients.
-    """
-    if not options.known_statistics:
-        return
-    if not any(getattr(method.options, "batchnorm", 0) for method in methods):
-        raise UsageError("--known-statistics: no method uses them; give --batchnorm a weight")
-    if options.update is not None or options.others:
-        raise UsageError(
-            "--known-statistics: are those of one client's batch; leave out --update and --others"
-        )
-
-
-def _threat(
-    options: ReconstructOptions, subject: Subject, target: Target, start: Tensor | None
-) -> ThreatModel:
-    threat = threat_model(options, subject, target, options.known_labels, start)
-    return replace(threat, known_statistics=options.known_statistics)
 
 
 def attacked_rounds(subject: Subject, options: UpdateOptions) -> list[tuple[Target, Variant]]:
@@ -266,7 +241,6 @@ def threat_model(
     subject: Subject,
     target: Target,
     known_labels: bool = False,
-    start: Tensor | None = None,
 ) -> ThreatModel:
     """Describe how the attacked clients make their updates, and the attacker's knowledge.
 
@@ -274,7 +248,7 @@ def threat_model(
         UsageError: options contradict each other or the defenses.
     """
     sharing = options.sharing(subject.defenses, subject.hidden)
-    return ThreatModel(target, sharing, subject.layers, known_labels, start)
+    return ThreatModel(target, sharing, subject.layers, known_labels)
 
 
 def campaign_of(

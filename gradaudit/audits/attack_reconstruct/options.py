@@ -19,7 +19,7 @@ AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10
 _FLAGS = (
     "objective", "tv", "box", "optimiser", "iterations", "learning_rate", "decay", "init",
-    "adaptive", "batchnorm", "precision",
+    "adaptive", "precision",
 )  # fmt: skip
 """Options of methods; all but the learning rate, their ``rate``, by the name that methods use."""
 
@@ -72,17 +72,11 @@ class AttackOptions(ClientOptions):
         None, gt=0, description="Learning rate of the Adam optimiser."
     )
     decay: bool | None = Field(None, description="Reduce Adam's learning rate along half a cosine.")
-    init: Literal["normal", "uniform", "pattern", "given"] | None = Field(
+    init: Literal["normal", "uniform", "pattern"] | None = Field(
         None, description="Distribution of the starting records."
     )
     adaptive: bool | None = Field(
         None, description="Compare only the update's elements that a defense did not set to zero."
-    )
-    batchnorm: float | None = Field(
-        None,
-        ge=0,
-        description="Weight of the distance of the candidate records' BatchNorm means and "
-        "variances from the model's running ones.",
     )
     precision: Literal["float32", "float64"] | None = Field(
         None, description="Floating-point precision of the attack."
@@ -184,14 +178,6 @@ class ReconstructOptions(BatchOptions, RoundsOptions):
     )
     _methods = field_validator("method", mode="before")(methods_at_commas)
     known_labels: bool = Field(False, description="Give the labels to the attacker.")
-    known_statistics: bool = Field(
-        False,
-        description="Diagnostic: give the attacker the batch's own BatchNorm means and variances, "
-        "as where clients send them, for --batchnorm to compare with.",
-    )
-    start: Path | None = Field(
-        None, description="Numpy file (.npy) with the batch that --init given starts from."
-    )
     solved: int = Field(
         36,
         ge=1,

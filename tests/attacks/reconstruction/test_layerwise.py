@@ -122,13 +122,10 @@ def test_restarts_of_a_determined_network_are_one() -> None:
 
 
 @pytest.mark.slow
-def test_copa_starts_where_the_attacker_wants_and_denoises_on_demand() -> None:
-    x = record(1, 8, 8)
-    seen = view(narrowing(nn.Tanh()), x)
-    near = replace(seen, start=x + 1e-3)
-    assert mse(run("copa", near), x) < 1e-5 < mse(of_narrowing(), x)
-    smooth = run("copa", near, denoise=0.15)
-    assert float(answer(smooth).diff().abs().sum()) < float(x.diff().abs().sum())
+def test_copa_denoises_on_demand() -> None:
+    seen = view(widening(nn.Tanh()), record(1, 8, 8))
+    smooth, rough = run("copa", seen, denoise=0.15), run("copa", seen)
+    assert float(answer(smooth).diff().abs().sum()) < float(answer(rough).diff().abs().sum())
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -142,7 +142,6 @@ def test_the_view_holds_no_record() -> None:
     seen = view(mlp(), batch)
     tensors = [*seen.update.values(), *seen.model.parameters.values()]
     assert seen.labels is None
-    assert seen.start is None
     assert not any(t.shape == batch.inputs.shape and torch.equal(t, batch.inputs) for t in tensors)
 
 
@@ -157,25 +156,6 @@ def test_behind_dead_relus_the_attack_says_that_nothing_moves() -> None:
     assert "flat" not in curved.details
 
 
-def test_a_start_that_cannot_be_evaluated_is_dropped() -> None:
-    seen = view(mlp(), records(6, labels=[1]))
-    start = torch.full((1, 6), math.nan, dtype=torch.float64)
-    found = run(
-        DeepLeakage(MatchingOptions(iterations=2, init="given")),
-        dataclasses.replace(seen, start=start),
-    )
-    assert found.diverged.all()
-    assert found.answer is None
-
-
-def test_a_given_start_is_where_it_begins() -> None:
-    batch = records(1, 6, 6, labels=[1])
-    seen = dataclasses.replace(view(cnn(), batch), start=batch.inputs)
-    options = MatchingOptions(iterations=1, init="given")
-    found = run(DeepLeakage(options), dataclasses.replace(seen, labels=batch.labels))
-    torch.testing.assert_close(found.inputs[0], batch.inputs, rtol=0, atol=1e-6)
-
-
 def test_patterns_repeat_and_lie_in_the_known_range() -> None:
     seen = view(cnn(), records(1, 6, 6, labels=[1]))
     drawn_ = starts(seen, "pattern", 2, torch.Generator().manual_seed(0))
@@ -188,7 +168,6 @@ def test_patterns_repeat_and_lie_in_the_known_range() -> None:
     [
         (MatchingOptions(box=True), "L-BFGS takes no box"),
         (MatchingOptions(tv=0.1), "total variation is of pictures"),
-        (MatchingOptions(init="given"), "there is no starting point"),
         (MatchingOptions(init="pattern"), "are no pictures"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -198,10 +177,7 @@ def test_options_that_do_not_fit_are_refused(options: MatchingOptions, words: st
         run(DeepLeakage(options), view(mlp(), records(6, labels=[1])))
 
 
-def test_starts_of_another_shape_and_tokens_are_refused() -> None:
+def test_tokens_are_refused() -> None:
     seen = view(mlp(), records(6, labels=[1]))
-    given = DeepLeakage(MatchingOptions(init="given"))
-    with pytest.raises(UsageError, match=r"has shape \(2, 6\), the batch is \(1, 6\)"):
-        run(given, dataclasses.replace(seen, start=torch.zeros(2, 6)))
     with pytest.raises(NotApplicable, match="tokens have none"):
         run(DeepLeakage(MatchingOptions()), dataclasses.replace(seen, discrete=True))

@@ -291,14 +291,6 @@ def test_a_captured_update_is_attacked_as_the_simulated_one(tmp_path: Path) -> N
         assert "no truth" in str(unknown[metric].reason)
 
 
-def test_all_restarts_diverged_is_a_failure_with_that_reason(tmp_path: Path) -> None:
-    start = tmp_path / "start.npy"
-    np.save(start, np.full((1, 6), np.nan))
-    rows = rows_of(subject_of(mlp(), TABLE), method=("dlg",), init="given", start=start, batches=1)
-    assert {row.status for row in rows.values()} == {"failed"}
-    assert rows["mse"].reason == "every restart diverged"
-
-
 def test_examples_are_written_on_demand_only_and_by_round(tmp_path: Path) -> None:
     at = of_two_rounds(picture_model(), PICTURES)
     options = {**DLG, "method": ("idlg",), "batches": 2}
@@ -338,18 +330,6 @@ def test_joint_rounds_ask_for_several_checkpoints_and_no_captured_update() -> No
         rows_of(of_two_rounds(mlp()), joint_rounds=True, update="u.safetensors")
 
 
-NORMED: dict[str, Any] = {"known_statistics": True, "batchnorm": 0.1, "method": ("dlg",)}
-
-
-def test_a_batchs_own_statistics_are_named_a_diagnostic() -> None:
-    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Sigmoid(), nn.Linear(4, 4))
-    rows = rows_of(subject_of(net, TABLE), **{**NORMED, "iterations": 2}, batch_size=2)
-    known: Any = rows["mse"].details["knowledge"]
-    assert "diagnostic" in known["statistics"]
-    with pytest.raises(NotApplicable, match="no BatchNorm layer with running statistics"):
-        rows_of(subject_of(mlp(), TABLE), batchnorm=0.1, method=("dlg",))
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -362,12 +342,7 @@ def test_a_batchs_own_statistics_are_named_a_diagnostic() -> None:
         ({"method": ("dlg",), "box": True}, "L-BFGS takes no box"),
         ({"records": (99,)}, "--records 99: the data has 8 records"),
         ({"records": (0, 1, 2), "batch_size": 2}, "no whole batches"),
-        ({"method": ("dlg",), "init": "given"}, "there is no starting point"),
-        ({"method": ("dlg",), "init": "given", "start": Path("no.npy")}, "no.npy: cannot be read"),
         ({"save_examples": Path("/dev/null/x")}, "cannot be made"),
-        ({"known_statistics": True}, "no method uses them; give --batchnorm a weight"),
-        ({**NORMED, "others": 1}, "leave out --update and --others"),
-        ({**NORMED, "update": "u.safetensors"}, "leave out --update and --others"),
     ],
     ids=str,
 )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.matching.batch_norms import statistics_distance
 from gradaudit.attacks.reconstruction.matching.unknowns import Targets
 from gradaudit.errors import NotApplicable
 
@@ -25,9 +24,6 @@ Distance = Literal["l2", "cosine"]
 class Objective:
     """D(update of the candidate, shared update) + tv · TV(candidate), of a flat point.
 
-    With a weight ``batchnorm`` the distance of the candidate's statistics at BatchNorm layers from
-    those that the attacker has is added, see ``statistics_distance``.
-
     ``l2`` is ‖g' − g‖² / ‖g‖² over all visible parameters: the distance of Deep Leakage from
     Gradients, in units in which the blank update has 1. ``cosine`` is 1 − ⟨g', g⟩ / (‖g'‖ ‖g‖)
     (Geiping et al. 2020, equation 4), which no scale of the update changes. Where the same records
@@ -38,7 +34,6 @@ class Objective:
     Attributes:
         tv: weight of the total variation of pictures.
         adaptive: compare only where the shared update is not zero.
-        batchnorm: weight of the distance of BatchNorm statistics.
     """
 
     view: AttackerView
@@ -46,7 +41,6 @@ class Objective:
     distance: Distance = "l2"
     tv: float = 0.0
     adaptive: bool = False
-    batchnorm: float = 0.0
 
     def __post_init__(self) -> None:
         if not any(bool(part.any()) for view in self.view.rounds for part in view.update.values()):
@@ -80,7 +74,7 @@ class Objective:
     @property
     def has_prior(self) -> bool:
         """Whether more than the distance of updates counts, so that no minimum is zero."""
-        return bool(self.tv or self.batchnorm)
+        return bool(self.tv)
 
     def trial_points(self, count: int) -> Tensor:
         """Fixed pseudo-random points at which evaluations are tried, (count, unknowns).
@@ -135,8 +129,6 @@ class Objective:
         leading = value.dim()
         if self.tv:
             value = value + self.tv * total_variation(records, leading=leading)
-        if self.batchnorm:
-            value = value + self.batchnorm * statistics_distance(self.view, records, leading)
         return value
 
 

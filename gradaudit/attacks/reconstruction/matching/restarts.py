@@ -23,7 +23,6 @@ from gradaudit.attacks.reconstruction.base import (
     Execution,
     Reconstruction,
 )
-from gradaudit.attacks.reconstruction.matching.batch_norms import norm_layers
 from gradaudit.attacks.reconstruction.matching.evaluator import Evaluator
 from gradaudit.attacks.reconstruction.matching.lbfgs import EVALUATIONS, HISTORY, minimise
 from gradaudit.attacks.reconstruction.matching.objectives import (
@@ -135,16 +134,10 @@ class MatchingOptions(base.ReconstructionOptions):
     decay: bool = Field(True, description="Reduce the learning rate along half a cosine.")
     init: Start = Field(
         "normal",
-        description="Distribution of the starting records: normal, uniform, pattern or given.",
+        description="Distribution of the starting records: normal, uniform or pattern.",
     )
     adaptive: bool = Field(
         False, description="Compare only the update's nonzero elements, as for a pruned update."
-    )
-    batchnorm: float = Field(
-        0.0,
-        ge=0,
-        description="Weight of the distance of the records' BatchNorm statistics from the "
-        "model's running ones.",
     )
     precision: Precision = Field("float64", description="Floating-point precision of the attack.")
 
@@ -188,8 +181,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         options, generator = self.options, execution.generator()
         labels, source = self.labels(view, generator)
         targets = Targets.of(view, labels)
-        tv, prior = self.weight_of_tv(view), options.batchnorm
-        objective = Objective(view, targets, options.objective, tv, options.adaptive, prior)
+        tv = self.weight_of_tv(view)
+        objective = Objective(view, targets, options.objective, tv, options.adaptive)
         apart = torch.Generator().manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
         records = starts(view, options.init, self.starts, generator).flatten(1)
         free = normal(self.starts, targets.size, apart).to(records)
@@ -262,10 +255,6 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             raise UsageError("--box: L-BFGS takes no box; use --optimiser adam or signed-adam")
         if self.weight_of_tv(view) and not view.pictures:
             raise UsageError("--tv: total variation is of pictures, these records are none")
-        if options.batchnorm and not norm_layers(view.model):
-            raise NotApplicable(
-                "--batchnorm: the model has no BatchNorm layer with running statistics"
-            )
         if options.objective == "l2" and not view.length_known:
             raise NotApplicable(
                 f"{self.name} compares lengths, and without --rate that of the difference of two "

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.core.files import expect_file
 from gradaudit.errors import NotApplicable, UsageError, one_line
 from gradaudit.gradients.functional import running
 from gradaudit.gradients.noise import draw_noise
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 30
 """Bytes of a file with a starting point, at most."""
-Start = Literal["normal", "uniform", "pattern", "given"]
+Start = Literal["normal", "uniform", "pattern"]
 _MADE_UP = 256
 
 
@@ -60,27 +57,18 @@ def starts(view: AttackerView, start: Start, restarts: int, generator: torch.Gen
 
     ``normal`` is the standard normal law of Deep Leakage from Gradients; ``uniform`` goes over the
     known range of values, or [0, 1]; ``pattern`` repeats one random tile of half a picture's sides
-    (W. Wei et al., "A framework for evaluating gradient leakage attacks", 2020); ``given`` is the
-    attacker's own guess, the same for every restart.
+    (W. Wei et al., "A framework for evaluating gradient leakage attacks", 2020).
 
     Raises:
-        UsageError: a pattern for records that are no pictures, or no guess was given.
+        UsageError: a pattern for records that are no pictures.
     """
     shape = (restarts, view.batch, *view.shape)
     if start == "normal":
         drawn = normal(restarts, view.elements, generator).reshape(shape)
     elif start == "uniform":
         drawn = _uniform(view, shape, generator)
-    elif start == "pattern":
-        drawn = _tiled(view, shape, generator)
-    elif view.start is None:
-        raise UsageError("--init given: there is no starting point; name one with --start FILE.npy")
-    elif view.start.shape != shape[1:]:
-        raise UsageError(
-            f"--start: has shape {tuple(view.start.shape)}, the batch is {tuple(shape[1:])}"
-        )
     else:
-        drawn = view.start.expand(shape).clone()
+        drawn = _tiled(view, shape, generator)
     return drawn.to(view.model.device, view.dtype)
 
 
@@ -88,20 +76,6 @@ def normal(rows: int, elements: int, generator: torch.Generator) -> Tensor:
     """Draw standard normal numbers (rows, elements); first rows do not depend on the count."""
     like = torch.empty(elements, dtype=torch.float64)
     return draw_noise("gaussian", like, rows, generator) if elements else like.new_empty(rows, 0)
-
-
-def read_start(path: Path) -> Tensor:
-    """A starting point from a .npy file, float64.
-
-    Raises:
-        UsageError: it is none.
-    """
-    path = expect_file(path, _MAX_BYTES)
-    try:
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
-        return torch.from_numpy(np.array(array, dtype=np.float64))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--start {path}: is no readable .npy array of numbers") from error
 
 
 def _uniform(view: AttackerView, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
