@@ -1,22 +1,21 @@
 """Finds the chain of layers in the operations that a model performs on a record.
 
-The model is recorded as ATen operations, so that it does not matter whether an activation is a
+The model is traced as ATen operations, so that it does not matter whether an activation is a
 module, a function or a method; whatever does not fit a chain is named in the refusal.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import getitem
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.node import map_aggregate
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from gradaudit.attacks.layerwise import layer_chain
 from gradaudit.attacks.layerwise.layer_chain import Activation, LayerChain, Stage
 from gradaudit.errors import NotApplicable
-from gradaudit.gradients.capture import OperatorMode
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.observe import Convolution
 
@@ -60,63 +59,6 @@ def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) 
             f"{attack} needs a chain of convolutions and fully connected layers with invertible "
             f"activations: {reason}"
         ) from None
-
-
-class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
-    """Writes down every operation on tensors, below transforms and automatic differentiation.
-
-    A tensor that no recorded operation made is a constant.
-
-    Args:
-        points: what the recording is a function of.
-
-    Attributes:
-        constants: by name.
-    """
-
-    def __init__(self, points: Tensor) -> None:
-        super().__init__()
-        self._graph = fx.Graph()
-        self.constants: dict[str, Tensor] = {}
-        self._nodes: dict[int, fx.Node] = {}
-        self._alive: list[Tensor] = []
-        self._name(points, self._graph.placeholder("points"))
-
-    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Carry out one operation and write it down."""
-        node = self._graph.call_function(operator, *self._written((args, kwargs)))
-        result = operator(*args, **kwargs)
-        if isinstance(result, Tensor):
-            self._name(result, node)
-        elif isinstance(result, (tuple, list)):
-            for index, part in enumerate(result):
-                if isinstance(part, Tensor):
-                    self._name(part, self._graph.call_function(getitem, (node, index)))
-        return result
-
-    def graph(self, results: tuple[Tensor, ...]) -> fx.Graph:
-        """The recorded graph; every tensor's node has its shape in ``meta``."""
-        self._graph.output(self._written(results))
-        return self._graph
-
-    def node_of(self, tensor: Tensor) -> fx.Node:
-        """The node of a tensor: the operation that made it, or else a constant."""
-        if id(tensor) not in self._nodes:
-            name = f"constant_{len(self.constants)}"
-            self.constants[name] = tensor
-            self._name(tensor, self._graph.get_attr(name))
-        return self._nodes[id(tensor)]
-
-    def _written(self, arguments: Any) -> Any:
-        return map_aggregate(
-            arguments, lambda leaf: self.node_of(leaf) if isinstance(leaf, Tensor) else leaf
-        )
-
-    def _name(self, tensor: Tensor, node: fx.Node) -> None:
-        """Know a tensor by its identity, which is its own as long as it lives."""
-        node.meta["shape"] = tuple(tensor.shape)
-        self._nodes[id(tensor)] = node
-        self._alive.append(tensor)
 
 
 class _NoChain(Exception):  # noqa: N818 - a reason, turned into NotApplicable
@@ -191,12 +133,14 @@ class _Reader:
 
 def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> LayerChain:
     record = torch.zeros(1, *input_shape, dtype=model.dtype, device=model.device)
-    recorder = _Recorder(record)
-    names = {recorder.node_of(tensor): name for name, tensor in model.parameters.items()}
-    with recorder, torch.no_grad():
-        outputs = model.outputs(model.parameters, record)
-    before = start = recorder.node_of(record)
-    recorder.graph((outputs,)).eliminate_dead_code()
+    with torch.no_grad():
+        traced = make_fx(partial(model.outputs, model.parameters))(record)
+    traced.graph.eliminate_dead_code()
+    parameters = {id(tensor): name for name, tensor in model.parameters.items()}
+    held = {n: id(getattr(traced, str(n.target))) for n in traced.graph.find_nodes(op="get_attr")}
+    names = {node: parameters[tensor] for node, tensor in held.items() if tensor in parameters}
+    (start,) = traced.graph.find_nodes(op="placeholder")
+    before = start
     reader = _Reader(names, model.parameters)
     for node in _path(start):
         reader.meet(node, before)
@@ -250,8 +194,7 @@ def _operation(node: fx.Node) -> str:
 
 
 def _full_shape(node: fx.Node) -> tuple[int, ...]:
-    shape: tuple[int, ...] = node.meta["shape"]
-    return shape
+    return tuple(node.meta["val"].shape)
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
