@@ -5,7 +5,7 @@ records are computed both ways, and must agree.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -27,12 +27,8 @@ _QUICK_BATCH = 16
 (benchmarks/speed/per_sample_speed.py)."""
 _AGREE = 10.0
 """Square roots of the precision, over the largest element, that the two ways may differ by."""
-PREPARING = 8
-"""About how many passes of a single record it takes to look at a model before the first gradient:
-8 of ViT-B/16 at 224×224, 5 of GPT-2."""
 
 Way = Literal["vmap", "loop"]
-ByName = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
