@@ -44,7 +44,7 @@ def gradients(audit: Subspace, subject: Subject) -> float:
         return 0.0
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))
     readings = 2 if audit.options.reading == "mean" else 1
-    return readings * looked_at * max(1.0, looked_at / 12) * len(subject.targets)
+    return readings * looked_at * max(1.0, looked_at / 10) * len(subject.targets)
 
 
 def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -54,6 +54,8 @@ _TOGETHER = 8
 Observe = Callable[[Sequence[Layer]], Interceptor]
 _MEANS = frozenset(reading.metric for reading in READINGS)
 _PROBES = 16
+_FIT = 100.0
+"""Calls of a layer that a repetition's fits on it take as long as, about."""
 _ROLES = 3.5
 """Batches in a repetition for each that is fitted on: half as many choose, twice as many score."""
 
@@ -162,7 +164,7 @@ def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurem
 
 
 def gradients(audit: Vinfo, subject: Subject) -> float:
-    """Count the gradients, in single precision, once for eight repetitions."""
+    """Count the gradients, in single precision, once for eight repetitions, and all fits."""
     options = audit.options
     if options.original:
         return original_passes(subject, options)
@@ -177,7 +179,10 @@ def gradients(audit: Vinfo, subject: Subject) -> float:
     values = [len(subject.records.attributes[name].values) for name in subject.attributes]
     updates = played * options.batches * max(values, default=2) * _ROLES
     passes = records * (played if turned else max(played / _TOGETHER, 2))
-    return SINGLE * cases * (passes + options.local_passes(updates, options.batch_size))
+    looked_at = len(subject.layers) / len(subject.target.layers)
+    fits = looked_at * len(options.members) * played
+    gradients = SINGLE * (passes + options.local_passes(updates, options.batch_size))
+    return cases * (gradients + subject.waiting(_FIT * fits))
 
 
 @dataclass
