@@ -200,6 +200,7 @@ _WORDS: Mapping[str, str] = {
     "decimal": "decimals after",
     "encoding": "text read as",
     "dropped": "left out on request",
+    "index": "left out, as it counts the records",
     "left": "not used",
     "resized": "pictures resized to",
     "first_records": "the first records of more",

@@ -136,6 +136,16 @@ def test_constant_columns_are_kept_and_noted(csv_file: Write) -> None:
     assert records.notes["constant"] == ["k", "t"]
 
 
+@pytest.mark.parametrize(("first", "kept"), [("0", []), ("1", ["unnamed-1"])])
+def test_the_index_that_pandas_writes_is_no_input(
+    csv_file: Write, first: str, kept: list[str]
+) -> None:
+    path = csv_file(",k,y", f"{first},7,0", "1,5,1", "2,9,0")
+    records = load_records(f"csv:{path}?label=y")
+    assert [feature.name for feature in records.features] == [*kept, "k"]
+    assert records.notes.get("index") == (None if kept else "unnamed-1")
+
+
 def test_truth_values_quotes_marks_and_empty_lines(tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     text = '\ufeff"ok","says","y"\r\nTrue,"a ""b"", c\nd",0\r\n\r\nFalse, e ,1\r\n'

@@ -48,6 +48,7 @@ Separator = Literal[",", ";", "tab"]
 _SIGNS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t"}
 _CALLED: dict[Separator, str] = {",": "comma", ";": "semicolon", "tab": "tab"}
 
+_UNNAMED = "unnamed-{}"
 Cells = tuple[NDArray[np.int32], list[str]]
 """Codes of a column's cells, and the texts that they stand for."""
 
@@ -73,6 +74,15 @@ class TextTable:
     notes: Mapping[str, JsonValue] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
     array: NDArray[Any] | None = None
+
+    @property
+    def index(self) -> str | None:
+        """Name of a first column without a name that counts the records from 0, if it is one."""
+        name = next(iter(self.cells))
+        codes, texts = self.cells[name]
+        if name != _UNNAMED.format(1) or len(texts) != len(codes):
+            return None
+        return name if all(texts[code] == str(i) for i, code in enumerate(codes)) else None
 
     def cells_of(self, name: str) -> Cells:
         """Return the codes and texts of a column.
@@ -241,7 +251,7 @@ def _lines(text: str) -> io.StringIO:
 
 
 def _named(header: Sequence[str]) -> list[str]:
-    return [cell.strip() or f"unnamed-{place}" for place, cell in enumerate(header, start=1)]
+    return [cell.strip() or _UNNAMED.format(place) for place, cell in enumerate(header, start=1)]
 
 
 def _expect_cells(rows: _csv.Reader, width: int, origin: str) -> None:

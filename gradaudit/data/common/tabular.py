@@ -65,7 +65,8 @@ class Tabular(DescribedRecords):
     numbers stay as they are unless ``scale=standard`` is asked for. A missing text is a category
     of its own, a missing number becomes the median, and a date is a text; the report's data section
     and its scope say all of it. The columns of the label, the users and the membership are no
-    inputs, those of attributes are.
+    inputs, those of attributes are. A first column without a name that counts the records from 0,
+    as pandas writes its index, is left out too.
 
     Attributes:
         drop: columns that are no inputs; they can still be attributes.
@@ -89,7 +90,10 @@ class Tabular(DescribedRecords):
         """The table's records, encoded."""
         dropped = table.names(self.drop)
         elsewhere = {self.label, self.user, self.member, *dropped}
+        index = None if table.index in elsewhere else table.index
+        elsewhere.add(index)
         columns = [table.column(name) for name in table.cells if name not in elsewhere]
         inputs = encode(columns, table.file, self.scale, self.columns)
         inputs.notes.update({"dropped": list(dropped)} if dropped else {})
+        inputs.notes.update({"index": index} if index else {})
         return self.described(table, inputs, self.labels_in(table), used=table.cells)
