@@ -7,10 +7,9 @@ Both ways take turns on one thread and give the same numbers to rounding (the te
 median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
 than a twentieth should go. ``per_sample_speed.py`` has the factors of per-sample gradients.
 
-``folded`` evaluates several restarts of one record folded into
-one batch, beside one after the other and ``vmap``, recorded where that pays. With eight restarts,
-in ms (one after the other, vmap, folded): DLG 43, 13, 11 and in float64 36, 16, 17; three residual
-blocks 185, 90, 91; ResNet-18 1,201, 1,062, 267.
+``folded`` evaluates several restarts of one record folded into one batch, beside one after the
+other and ``vmap``. With eight restarts, in ms (one after the other, vmap, folded): DLG 43, 13, 11
+and in float64 36, 16, 17; three residual blocks 185, 90, 91; ResNet-18 1,201, 1,062, 267.
 """
 
 import statistics

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -105,26 +105,27 @@ class Objective:
         records = self.records(point)
         targets = self.targets.targets(point[self.view.elements :])
 
-        def simulated(view: AttackerView) -> Update:
-            return flattened(view.simulated(records, targets, taped=taped))
+        def parts(view: AttackerView) -> Parts:
+            update = flattened(view.simulated(records, targets, taped=taped))
+            return {name: WholeUpdate(part) for name, part in update.items()}
 
-        return self.over_rounds(simulated, records)
+        return self.over_rounds(parts, records)
 
-    def over_rounds(self, updates: Callable[[AttackerView], Update], records: Tensor) -> Tensor:
-        """Average the rounds' objectives of candidates.
+    def over_rounds(self, parts: Callable[[AttackerView], Parts], records: Tensor) -> Tensor:
+        """Average the rounds' objectives of candidates with these ``parts`` of each round's update.
 
         Args:
-            updates: makes the candidates' updates (…, elements) as a round's view shows them.
+            parts: makes the candidates' updates as a round's view shows them.
             records: (…, k, …) the candidates.
         """
-        values = [one.of_updates(updates(one.view), records) for one in self.rounds]
+        values = [one.of_parts(parts(one.view), records) for one in self.rounds]
         return values[0] if len(values) == 1 else torch.stack(values).mean(dim=0)
 
-    def of_updates(self, updates: Update, records: Tensor) -> Tensor:
-        """The objective of candidates, of their updates (…, elements) and records (…, k, …)."""
+    def of_parts(self, parts: Parts, records: Tensor) -> Tensor:
+        """The objective of candidates, of each parameter's update and records (…, k, …)."""
         if self.adaptive:
-            updates = {name: part * (self.shared[name] != 0) for name, part in updates.items()}
-        value = DISTANCES[self.distance](updates, self.shared, self.length)
+            parts = {name: part.where(self.shared[name] != 0) for name, part in parts.items()}
+        value = DISTANCES[self.distance](parts, self.shared, self.length)
         leading = value.dim()
         if self.tv:
             value = value + self.tv * total_variation(records, leading=leading)
@@ -136,23 +137,68 @@ def flattened(update: Update) -> Update:
     return {name: part.flatten() for name, part in update.items()}
 
 
-def l2_distance(updates: Update, shared: Update, length: Tensor) -> Tensor:
-    """Compute ‖g' − g‖² / ‖g‖² over whole updates (…, elements)."""
-    return _over((part - shared[n]).square().sum(dim=-1) for n, part in updates.items()) / length
+class CandidateUpdate(Protocol):
+    """Candidates' updates of one parameter, in whatever form, beside a shared one (elements,).
+
+    All numbers are of candidates, (…,).
+    """
+
+    def product(self, shared: Tensor) -> Tensor:
+        """⟨g', g⟩."""
+
+    def square(self) -> Tensor:
+        """‖g'‖²."""
+
+    def gap(self, shared: Tensor) -> Tensor:
+        """Compute ‖g' − g‖², with all digits where it is small."""
+
+    def where(self, kept: Tensor) -> CandidateUpdate:
+        """Return the update with zeros where the mask is False."""
 
 
-def cosine_distance(updates: Update, shared: Update, length: Tensor) -> Tensor:
-    """Compute 1 − the cosine of the angle between whole updates (…, elements)."""
-    product = _over((part * shared[name]).sum(dim=-1) for name, part in updates.items())
-    lengths = length * _over(part.square().sum(dim=-1) for part in updates.values())
-    return 1 - product / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
+Parts = Mapping[str, CandidateUpdate]
+
+
+@dataclass(frozen=True)
+class WholeUpdate:
+    """Updates (…, elements) of one parameter as they are."""
+
+    update: Tensor
+
+    def product(self, shared: Tensor) -> Tensor:
+        """⟨g', g⟩."""
+        return (self.update * shared).sum(dim=-1)
+
+    def square(self) -> Tensor:
+        """‖g'‖²."""
+        return self.update.square().sum(dim=-1)
+
+    def gap(self, shared: Tensor) -> Tensor:
+        """‖g' − g‖²."""
+        return (self.update - shared).square().sum(dim=-1)
+
+    def where(self, kept: Tensor) -> WholeUpdate:
+        """Return the update with zeros where the mask is False."""
+        return WholeUpdate(self.update * kept)
 
 
 def _over(parts: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, parts)
 
 
-DISTANCES: dict[Distance, Callable[[Update, Update, Tensor], Tensor]] = {
+def l2_distance(parts: Parts, shared: Update, length: Tensor) -> Tensor:
+    """Compute ‖g' − g‖² / ‖g‖² over whole updates."""
+    return _over(part.gap(shared[name]) for name, part in parts.items()) / length
+
+
+def cosine_distance(parts: Parts, shared: Update, length: Tensor) -> Tensor:
+    """Compute 1 − the cosine of the angle between whole updates."""
+    product = _over(part.product(shared[name]) for name, part in parts.items())
+    lengths = length * _over(part.square() for part in parts.values())
+    return 1 - product / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
+
+
+DISTANCES: dict[Distance, Callable[[Parts, Update, Tensor], Tensor]] = {
     "l2": l2_distance,
     "cosine": cosine_distance,
 }
