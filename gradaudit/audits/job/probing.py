@@ -7,7 +7,6 @@ calls give the exact distance of a pair of updates. No training is run; updates 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -38,9 +37,8 @@ _SAME = 0.02
 _PAIRS, _MANY_PAIRS = 16, 128
 """Pairs of releases that a distance is estimated from, where no seed holds the noise fast, and
 those of the longest update, which the sensitivity is estimated from."""
-_HEAVIER, _FOLLOWS = (3, 1000), 0.05
-"""Factors of the received weights, with exact distances and estimated ones, and the share of the
-release, or of what is added to the weights, beyond which the release depends on them."""
+_FOLLOWS = 0.05
+"""Share of what is added to the received weights beyond which the release depends on them."""
 _NUMBERS = 4_000_000
 """Numbers of all releases of one update, which are held in memory at once."""
 _TINY = 2.0**-13
@@ -357,21 +355,14 @@ def _repeats(chain: JobChain, update: Tensor, releases: Tensor) -> bool:
 
 
 def _on_weights(chain: JobChain, unit: Tensor, seed: Seed, draws: int) -> bool:
-    """Whether the received weights change the release of the same update.
-
-    Behind noise that no seed holds fast they are changed far more, and the release must follow.
-    """
-    layout, factor = chain.layout, _HEAVIER[draws > 1]
-    heavier = {k: a * factor if k in layout.real else a for k, a in layout.received.items()}
-    update, seed = unit * LENGTHS[1], sequence(seed, "weights")
-    chains = [CommonNoise(each, seed) for each in (chain, chain.receiving(Layout(heavier)))]
+    """Whether other received weights, far from these, change the release of the same update."""
+    layout, seed, far = chain.layout, sequence(seed, "weights"), LENGTHS[-1]
+    elsewhere = layout.payload(simulated(layout, seed) * far, "weights").arrays
+    chains = [CommonNoise(each, seed) for each in (chain, chain.receiving(Layout(elsewhere)))]
+    update = unit * LENGTHS[1]
     pairs = [[each(update, update[None][:0]) for each in chains] for _ in range(draws)]
     moved = Distance.from_draws(torch.stack([here - there for here, there in pairs]))
-    least = float(pairs[0][0].norm())
-    if draws > 1:
-        weights = (layout.received[key].astype(float) for key in layout.real)
-        least = (factor - 1) * sqrt(sum(float((array**2).sum()) for array in weights))
-    return moved.exceeds(Distance((_FOLLOWS * max(least, 1e-12)) ** 2))
+    return moved.exceeds(Distance((_FOLLOWS * far) ** 2))
 
 
 def _fixed_length(releases: Tensor) -> bool:

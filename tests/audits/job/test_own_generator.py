@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,11 @@ def with_torch(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
     return sigma * torch.randn(shape, generator=generator).numpy()
 
 
+def with_global(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
+    """Gaussian noise from NumPy's global generator, which ``reproducible`` holds."""
+    return np.random.normal(0, sigma, shape)  # noqa: NPY002
+
+
 def mod(fault: str, clip: float, sigma: float, noise: Noise) -> Carry:
     """A clip and noise on differences of weights, or one of its faults."""
 
@@ -72,11 +78,14 @@ def probed(
     sigma: float = 0.5,
     noise: Noise = with_numpy,
     seed: int = 0,
+    deviation: float = 0.1,
 ) -> tuple[set[str], Probe]:
     """The faults of such a mod on a model of four arrays, and its probe."""
     rng = np.random.default_rng(seed)
     sizes = (size - size // 2 - 2 * (size // 8), size // 2, size // 8, size // 8)
-    received = {f"layer{i}": rng.normal(0, 0.1, n).astype(np.float32) for i, n in enumerate(sizes)}
+    received = {
+        f"layer{i}": rng.normal(0, deviation, n).astype(np.float32) for i, n in enumerate(sizes)
+    }
     chain = JobChain("train", [], "weights", mod(fault, clip, sigma, noise))
     chain = chain.receiving(Layout(received))
     done = probe(chain, seed)
@@ -104,6 +113,27 @@ def test_a_correct_mod_has_no_fault(seed: int) -> None:
 @pytest.mark.parametrize("size", [50, 20_000])
 def test_a_fault_behind_noise_is_found(fault: str, name: str, sigma: float, size: int) -> None:
     assert name in probed(fault, sigma=sigma, size=size)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deviation", [0.0, 0.1, 10.0])
+@pytest.mark.parametrize("sigma", [0.01, 10.0, 1000.0])
+@pytest.mark.parametrize("size", [50, 20_000])
+def test_a_clip_of_weights_is_found_behind_noise_that_a_seed_repeats(
+    deviation: float, sigma: float, size: int
+) -> None:
+    """Also where the weights received are zero, or far smaller than the noise."""
+    given: dict[str, Any] = {"sigma": sigma, "size": size, "noise": with_global}
+    found, done = probed("weights", **given, deviation=deviation)
+    assert done.steady
+    assert "noise-on-weights" in found
+    assert probed(**given, deviation=deviation)[0] == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [with_global, with_numpy])
+def test_a_clip_of_zero_weights_is_found(noise: Noise) -> None:
+    assert "noise-on-weights" in probed("weights", sigma=10.0, deviation=0.0, noise=noise)[0]
 
 
 @pytest.mark.slow
