@@ -23,7 +23,6 @@ from gradaudit.defenses.attachment import (
 )
 from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
-from gradaudit.executors.workers import Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import flops
 from gradaudit.models.checkpoint import LoadedCheckpoint
@@ -80,10 +79,10 @@ class Subject:
         return self.targets[-1]
 
     @property
-    def workers(self) -> Workers:
-        """The workers that share the work; on a GPU this process alone."""
+    def workers(self) -> int:
+        """Number of workers that share the work; on a GPU this process alone."""
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
-        return Workers(1 if on_a_device else self.jobs)
+        return 1 if on_a_device else self.jobs
 
     @property
     def forward_operations(self) -> int:

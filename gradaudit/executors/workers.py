@@ -15,10 +15,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from itertools import chain, islice
@@ -178,28 +177,6 @@ def shared_out(
         with one_thread():
             values[number] = task(advance)
         given(number, values[number])
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The workers of an audit's parts: ``jobs`` at most."""
-
-    jobs: int = 1
-
-    def share(
-        self,
-        tasks: Sequence[Task[T]],
-        advance: Advance,
-        *,
-        patience: float | None = None,
-        given: Given = lambda number, value: None,
-    ) -> list[T]:
-        """Returns every task's result in order; see ``shared_out``."""
-        return shared_out(tasks, self.jobs, advance, patience=patience, given=given)
-
-
-ALONE = Workers()
-"""Workers that are this process alone."""
 
 
 def pickled(task: object) -> bytes:

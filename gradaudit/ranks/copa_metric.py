@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.executors.workers import ALONE, Workers
+from gradaudit.executors.workers import shared_out
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Advance
 from gradaudit.ranks.convolution import Evidence, LayerRank, Method, convolution_rank
@@ -62,7 +62,7 @@ def ranks_of(
     method: Method,
     flops: float,
     advance: Advance,
-    workers: Workers = ALONE,
+    workers: int = 1,
     given: Callable[[LayerRanks], None] = lambda ranks: None,
 ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
     """Ranks of U of convolutions, for every record on its own.
@@ -107,7 +107,7 @@ def ranks_of(
         ranks[use.layer] = LayerRanks(use.layer, math.prod(use.shape), by_record)
         given(ranks[use.layer])
 
-    workers.share(tasks, advance, given=take)
+    shared_out(tasks, workers, advance, given=take)
     return {n: ranks[n] for n in by_layer if n in ranks and n not in reasons}, reasons
 
 

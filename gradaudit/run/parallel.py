@@ -24,7 +24,7 @@ def workers_of(subject: Subject) -> int:
     One on a device, on other machines, whose files are others, where all of them would hold more
     records and weights than a chunk of work may take, and where the log is wanted of each.
     """
-    workers = subject.workers.jobs
+    workers = subject.workers
     fits = workers * _bytes(subject) <= subject.memory
     return workers if fits and on_this_machine() and not log.isEnabledFor(logging.DEBUG) else 1
 

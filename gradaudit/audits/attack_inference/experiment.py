@@ -30,6 +30,7 @@ from gradaudit.audits.attack_inference.split import Design, GameSplit
 from gradaudit.core.randomness import number, sequence, torch_rng
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.executors.workers import shared_out
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress
 from gradaudit.report import LEARNERS
@@ -133,7 +134,7 @@ def run_experiment(
     """
     records, repetitions = game.prepared(subject.records), []
     workers = subject.workers
-    whole = design.repeats >= workers.jobs > 1  # each repetition is one unit of work
+    whole = design.repeats >= workers > 1  # each repetition is one unit of work
     player = replace(subject, jobs=1) if whole else subject
     for index in range(design.repeats):
         draws = sequence(seed, "inference", game.name, "repetition", index)
@@ -146,7 +147,7 @@ def run_experiment(
     ]
     units = sum(repetition.units for repetition in repetitions)
     with progress.task(f"attack {game.name}", units) as advance:
-        played = workers.share(tasks, advance, patience=0) if whole else []
+        played = shared_out(tasks, workers, advance, patience=0) if whole else []
         for task in [] if whole else tasks:
             played.append(task(advance))
     return played

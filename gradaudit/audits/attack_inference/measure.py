@@ -85,8 +85,8 @@ def gradients(audit: InferenceAttack[Any], subject: Subject) -> float:
     looks *= len(games) * _repeats(audit)
     records = min(len(subject.records), options.shadow + (subject.samples or PRIVATE))
     updates = looks * (options.batches + options.trials / _repeats(audit))
-    passes: float = options.local_passes(updates, options.batch_size or _BATCH)
-    return SINGLE * (looks * records + passes)
+    passes = options.local_passes(updates, options.batch_size or _BATCH)
+    return float(SINGLE * (looks * records + passes))
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

@@ -13,7 +13,7 @@ from gradaudit.audits.floor.prior import GaussianPrior
 from gradaudit.audits.floor.release import Release, clipped
 from gradaudit.core.randomness import torch_rng
 from gradaudit.errors import NotApplicable
-from gradaudit.executors.workers import ALONE, Workers
+from gradaudit.executors.workers import shared_out
 from gradaudit.gradients.differentiation import Batch, Differentiation, checked, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
@@ -41,7 +41,7 @@ def layer_information(
     clips: Sequence[Release] = (),
     memory: int = 1 << 30,
     advance: Advance = lambda _: None,
-    workers: Workers = ALONE,
+    workers: int = 1,
 ) -> dict[str, Tensor]:
     """C^½ E[JᵀJ] C^½ of every layer's gradient, for noise of variance one, from drawn records.
 
@@ -77,7 +77,7 @@ def layer_information(
     size = 1 if prior.grouped else _chunk(batch, layers, prior, min(_WORKING_SET, memory // 4))
     parts = (batch.part(slice(*ends)) for ends in pairwise(at))
     how = way, tuple(layers), prior, tuple(clips), size, seed
-    found = workers.share([partial(_of_unit, part, *how) for part in parts], advance)
+    found = shared_out([partial(_of_unit, part, *how) for part in parts], workers, advance)
     return {layer.name: torch.stack([unit[layer.name] for unit in found]) for layer in layers}
 
 

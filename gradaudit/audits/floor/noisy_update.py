@@ -21,7 +21,6 @@ from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.errors import NotApplicable
-from gradaudit.executors.workers import Workers
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance
@@ -82,9 +81,7 @@ class NoisyUpdate:
                 return why if len(layers) == 1 else f"{layer.name}: {why}"
         return ""
 
-    def informations(
-        self, subject: Subject, advance: Advance, workers: Workers
-    ) -> dict[str, Tensor]:
+    def informations(self, subject: Subject, advance: Advance, workers: int) -> dict[str, Tensor]:
         """The information Ã of every layer that has a floor, by units."""
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:

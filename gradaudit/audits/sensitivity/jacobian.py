@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.audits.sensitivity.piecewise import PiecewiseLinear, tables_pay, tabulated
-from gradaudit.executors.workers import ALONE, Workers
+from gradaudit.executors.workers import shared_out
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.jacobian_norms import (
     Directions,
@@ -111,7 +111,7 @@ class Jacobians:
         self,
         passes: Sequence[Pass],
         advance: Advance,
-        workers: Workers = ALONE,
+        workers: int = 1,
     ) -> dict[str, LayerNorms]:
         """Compute the norms of every layer's Jacobian, by layer.
 
@@ -127,7 +127,7 @@ class Jacobians:
             partial(replace(self, batch=self.batch.part(at)).of_some, passes, linear)
             for at in slices
         ]
-        parts = workers.share(tasks, advance)
+        parts = shared_out(tasks, workers, advance)
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
     @torch.no_grad()

@@ -27,7 +27,6 @@ from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.core.statistics.intervals import Interval
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import (
     Batch,
     Differentiation,
@@ -233,7 +232,7 @@ class DifferentiableTarget:
         seed: int,
         memory: int,
         progress: Progress,
-        workers: Workers = ALONE,
+        workers: int = 1,
     ) -> VariableSensitivity:
         """Measure all layers.
 

@@ -35,7 +35,7 @@ from gradaudit.audits.subspace.groups import Split
 from gradaudit.audits.subspace.means import NOT_FINITE, MatrixForm, MeanGroups
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
-from gradaudit.executors.workers import ALONE, Task, Workers
+from gradaudit.executors.workers import Task, shared_out
 from gradaudit.gradients.memory import as_array, column_blocks
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.models.target import Layer, Target
@@ -68,7 +68,7 @@ class Comparison:
     memory: int
 
     def outcomes(
-        self, reading: Literal["mean", "samples"], progress: Progress, workers: Workers = ALONE
+        self, reading: Literal["mean", "samples"], progress: Progress, workers: int = 1
     ) -> Iterator[tuple[str, Outcome]]:
         """Yield every layer's comparisons by its name, in no particular order.
 
@@ -88,10 +88,10 @@ class Comparison:
     def _permutations(self) -> int:
         return sum(len(split.orders) for split in self.splits)
 
-    def _by_samples(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
+    def _by_samples(self, advance: Advance, workers: int) -> Iterator[tuple[str, Outcome]]:
         """Compare layer by layer, or as many at a time as workers' coordinates fit the memory."""
         fitting = max(1, self.memory // (8 * len(self.records) ** 2))
-        layers, size = self._coordinates(), fitting if workers.jobs > 1 else 1
+        layers, size = self._coordinates(), fitting if workers > 1 else 1
         while some := dict(islice(layers, size)):
             pairs = [
                 (name, number, SampleGroups.of(coordinates, split))
@@ -122,7 +122,7 @@ class Comparison:
                     yield piece.layer, why
                 vectors = None
 
-    def _by_means(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
+    def _by_means(self, advance: Advance, workers: int) -> Iterator[tuple[str, Outcome]]:
         for layer in self.layers:
             outcome: dict[int, PrincipalAngles | GradauditError] = {}
             groups: dict[int, Groups] = {}
@@ -218,15 +218,15 @@ def compare_samples(
     pairs = [
         ("", number, SampleGroups.of(coordinates, split)) for number, split in enumerate(splits)
     ]
-    return _compared(pairs, memory, lambda units: None, ALONE)[""]
+    return _compared(pairs, memory, lambda units: None, 1)[""]
 
 
 def _compared(
-    pairs: Sequence[tuple[str, int, Groups]], memory: int, advance: Advance, workers: Workers
+    pairs: Sequence[tuple[str, int, Groups]], memory: int, advance: Advance, workers: int
 ) -> dict[str, dict[int, PrincipalAngles | GradauditError]]:
     """Compare the groups of layers and splits, which workers permute."""
     tasks = [groups.portions(memory) for _, _, groups in pairs]
-    permuted = iter(workers.share([*chain.from_iterable(tasks)], advance))
+    permuted = iter(shared_out([*chain.from_iterable(tasks)], workers, advance))
     outcomes: dict[str, dict[int, PrincipalAngles | GradauditError]] = defaultdict(dict)
     for (name, number, groups), own in zip(pairs, tasks, strict=True):
         outcomes[name][number] = groups.compared([*islice(permuted, len(own))])

@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from gradaudit.audits.sensitivity.jacobian import Jacobians, LayerNorms
 from gradaudit.errors import AuditError
-from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.gradients.differentiation import (
     Batch,
     Differentiation,
@@ -45,7 +44,7 @@ def measured(
     memory: int = 1 << 30,
     probes: int | None = None,
     seed: int = 0,
-    workers: Workers = ALONE,
+    workers: int = 1,
     one_norm: bool = True,
 ) -> dict[str, LayerNorms]:
     view = FunctionalModel.of(target)

@@ -25,7 +25,7 @@ from gradaudit.audits.dp_audit.game.sensitivity import (
 from gradaudit.core.randomness import Seed, rng
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-from gradaudit.executors.workers import ALONE, Workers
+from gradaudit.executors.workers import shared_out
 from gradaudit.progress import Advance
 
 STAGES = 2
@@ -86,7 +86,7 @@ def choose_canary(
     options: DpAuditOptions,
     seed: Seed,
     advance: Advance,
-    workers: Workers = ALONE,
+    workers: int = 1,
     *,
     pool: int = POOL,
 ) -> CanaryPairs[Canary]:
@@ -166,7 +166,7 @@ def craft(
     labels: Tensor,
     iterations: int,
     advance: Advance,
-    workers: Workers = ALONE,
+    workers: int = 1,
 ) -> list[Canary]:
     """Craft a canary from every start by gradient ascent, the largest gap first.
 
@@ -189,7 +189,7 @@ def craft(
         for distance, rows, first in shares:
             objective = sensitivity.objective(distance, pairs[rows], labels[rows])
             tasks.append(partial(_ascend_some, objective, domain, inputs[rows], steps, first))
-        reached = workers.share(tasks, advance)
+        reached = shared_out(tasks, workers, advance)
         for (_, rows, _), some in zip(shares, reached, strict=True):
             inputs[rows] = some
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))

@@ -18,7 +18,7 @@ from gradaudit.audits.dp_audit.law.theory import FloatArray
 from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw
 from gradaudit.core.randomness import Seed, Word, number, sequence, torch_rng
 from gradaudit.errors import AuditError
-from gradaudit.executors.workers import ALONE, Workers
+from gradaudit.executors.workers import shared_out
 from gradaudit.gradients.functional import drawing_from
 from gradaudit.progress import Advance
 
@@ -355,7 +355,7 @@ def score_releases(
     *,
     memory: int,
     advance: Advance,
-    workers: Workers = ALONE,
+    workers: int = 1,
 ) -> FloatArray:
     """Compute statistics (statistics, count) of alternating releases, which are not kept.
 
@@ -370,7 +370,7 @@ def score_releases(
         partial(_score_portion, mechanism, batches, statistics, part, own, memory)
         for part, own in zip(portions, seeds, strict=True)
     ]
-    found = workers.share(tasks, advance)
+    found = shared_out(tasks, workers, advance)
     return np.concatenate(found, axis=1)
 
 

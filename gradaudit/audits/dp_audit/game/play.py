@@ -46,7 +46,6 @@ from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw
 from gradaudit.core.randomness import Seed, rng, sequence
 from gradaudit.core.statistics.serial import depends
 from gradaudit.errors import UsageError
-from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.progress import Advance
 
 Mode = Literal["implementation", "exact"]
@@ -172,7 +171,7 @@ def trials_of_releases(
     hypotheses: Hypotheses,
     statistics: ReleaseStatistics,
     memory: int,
-    workers: Workers,
+    workers: int,
     trials: int,
     seed: Seed,
     advance: Advance,
@@ -212,7 +211,7 @@ def play(
     rules: Rules,
     seed: Seed,
     advance: Advance = lambda units: None,
-    workers: Workers = ALONE,
+    workers: int = 1,
 ) -> TrialsResult:
     """Play the game.
 

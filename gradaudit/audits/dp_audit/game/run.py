@@ -36,7 +36,6 @@ from gradaudit.audits.dp_audit.middleware.array_changes import (
 )
 from gradaudit.audits.dp_audit.middleware.payload import LENGTHS, LONG, simulated
 from gradaudit.core.randomness import Seed, sequence
-from gradaudit.executors.workers import ALONE, Workers
 from gradaudit.progress import Progress
 from gradaudit.subject import Subject
 
@@ -134,7 +133,7 @@ def play_on(
     )
     domain = Domain.of(records, column, options.domain)
     # foreign code may carry a state from one release to the next
-    workers = ALONE if mechanism.foreign else subject.workers
+    workers = 1 if mechanism.foreign else subject.workers
     pool, drawn = subject.samples or POOL, sequence(seed, "canary")
     with progress.task(f"canaries for {attribute}", STAGES * options.restarts) as advance:
         canaries = choose_canary(
@@ -196,7 +195,7 @@ def play_between_clients(
         canaries,
         hypotheses,
         gaps_from=measured_by,
-        result=verdict or _trials(mechanism, hypotheses, rules, seed, ALONE, progress),
+        result=verdict or _trials(mechanism, hypotheses, rules, seed, 1, progress),
         array_changes=looked,
     )
 
@@ -206,7 +205,7 @@ def _trials(
     hypotheses: Hypotheses,
     rules: Rules,
     seed: Seed,
-    workers: Workers,
+    workers: int,
     progress: Progress,
 ) -> TrialsResult:
     with progress.task("releases", 2 * rules.trials) as advance:
