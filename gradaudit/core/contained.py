@@ -28,6 +28,8 @@ BYTES = 640 << 20
 """Bytes of memory that it may take beyond those of the process that it is forked from."""
 FILE_BYTES = 16 << 20
 """Bytes that a file with what a child sends back may have."""
+FILES = 1024
+"""Files that a child may have open."""
 _WAITING = 10
 """How many times longer than its seconds of processor time a child may take by the clock."""
 _ANSWER = "answer.json"
@@ -169,6 +171,8 @@ def _limit(seconds: int, memory: int, output: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (output, output))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    known = (n for n in resource.getrlimit(resource.RLIMIT_NOFILE) if n >= 0)  # -1 is no limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, *known),) * 2)
     if sys.platform == "linux":  # elsewhere the system does not say what is taken
         pages = int(Path("/proc/self/statm").read_text().split()[5])
         taken = pages * resource.getpagesize()

@@ -79,6 +79,12 @@ def test_the_end_of_work_is_an_error_in_words(work: Callable[[], object], words:
     )
 
 
+def test_work_has_few_files_open() -> None:
+    assert read(lambda: len([os.open(os.devnull, os.O_RDONLY) for _ in range(500)])) == 500
+    with pytest.raises(ContainedError, match=r"Too many open files|it ends the library"):
+        read(lambda: len([os.open(os.devnull, os.O_RDONLY) for _ in range(module.FILES)]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("work", "waiting"), [(spin, 99), (lambda: time.sleep(99), 1)])
 def test_work_without_end_is_ended_by_its_processor_time_or_by_the_clock(
