@@ -232,5 +232,5 @@ def test_texts_of_a_file_are_refused_where_the_model_takes_others(tmp_path: Path
     saved(tmp_path, "BertForTokenClassification")
     tokenizer_in(tmp_path, ends=True)
     data = f"text:{table_in(tmp_path / 'texts.csv', 6)}?text=text"
-    with pytest.raises(UsageError, match="a label for each token from a function"):
+    with pytest.raises(UsageError, match="its arguments by name from a function"):
         open_subject(SubjectSettings(model=f"hf:{tmp_path}", data=data))
