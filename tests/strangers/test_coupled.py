@@ -183,7 +183,7 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
     layers = list(context.parameters.values())
     rows = dict.fromkeys(context.parameters, torch.empty(0))
     for _, layer, piece in context.client_rows(batch[None, None], 0).pieces(layers):
-        rows[layer.name] = piece.dense()[0]
+        rows[layer.name] = piece[0]
     view = FunctionalModel.of(target)
     given = view.cast(subject.records.inputs[batch]), view.cast(subject.records.labels[batch])
     model = target.model.double().train(target.mode == "train")
