@@ -16,7 +16,7 @@ from gradaudit.ranks.linear_system import (
 )
 from gradaudit.ranks.observe import Geometry
 
-Method = Literal["auto", "dense", "structured"]
+Method = Literal["auto", "dense", "structured", "generic"]
 Evidence = Literal["exact", "dense", "structured", "bound"]
 
 
@@ -80,7 +80,7 @@ def convolution_rank(
         deltas: ∂J/∂Z at the convolution's output, (output channels, output positions) float64.
         geometry: that of each group.
         groups: of the convolution.
-        method: ``auto`` takes what suits the layer.
+        method: ``auto`` takes what suits the layer, ``generic`` the upper bound alone.
         flops: floating-point operations over all groups beyond which the bound is taken.
 
     Raises:
@@ -112,6 +112,8 @@ def _group_rank(
         gap = system.singular_values()
         return GroupRank(gap.rank, gap.rank, "dense", bound, touched, *gaps, spectrum=gap)
 
+    if method == "generic":
+        return known(bound, "bound", 0)
     elements = system.columns * system.height
     if method == "dense":
         if elements > MOST_ELEMENTS:

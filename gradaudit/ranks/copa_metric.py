@@ -24,7 +24,7 @@ _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
     "structured": "as many eigenvalues of UᵀU, or of the part that repeats, are above rounding",
     "dense": "singular values of U, rows orthonormalised",
-    "bound": "upper bound only: U is too large to be formed",
+    "bound": "upper bound only: U is not formed, or too large to be",
 }
 """What the evidence of each method means, the strongest first."""
 _CLEAR_GAP = 1e3

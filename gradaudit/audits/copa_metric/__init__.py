@@ -11,10 +11,11 @@ from gradaudit.audits.presets import SAMPLED_LAYERS
 class CopaOptions(AuditOptions):
     """Options of the rank deficiency audit."""
 
-    method: Literal["auto", "dense", "structured"] = Field(
+    method: Literal["auto", "dense", "structured", "generic"] = Field(
         "auto",
         description="Method that computes the rank: auto (whichever suits the layer), dense "
-        "(singular values of U) or structured (theorems and eigenvalues of UᵀU).",
+        "(singular values of U), structured (theorems and eigenvalues of UᵀU) or generic (the "
+        "paper's upper bound, which proves no rank).",
     )
     records: int = Field(
         2,
