@@ -64,10 +64,11 @@ def test_it_is_a_defense_like_any_other() -> None:
 
 
 def test_the_page_shows_a_mechanism_that_keeps_the_contract(tmp_path: Path) -> None:
-    mechanism, _, check = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    mechanism, uniform, _, _, check = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "FILE.py").write_text(mechanism)
     loaded = load_callable(f"{tmp_path}/FILE.py:mechanism", "--mechanism")
-    exec(check, {"mechanism": loaded})
+    exec(uniform, shown := {"mechanism": loaded})
+    exec(check, shown)
     gradients = torch.tensor([[3.0, 4.0], [0.0, 0.5]], dtype=torch.float64)
     many = loaded.releases(gradients, 20_000, torch.Generator().manual_seed(0))
     assert many.mean(dim=0).tolist() == pytest.approx([0.3, 0.65], abs=0.01)
@@ -75,7 +76,7 @@ def test_the_page_shows_a_mechanism_that_keeps_the_contract(tmp_path: Path) -> N
 
 
 def test_the_page_shows_a_family_that_keeps_the_contract_and_separates_classes() -> None:
-    _, family, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    *_, family, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(family, shown := {})
     check_part(shown["NearestMean"])
     labels = np.arange(60) % 3
