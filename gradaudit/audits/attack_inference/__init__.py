@@ -152,7 +152,7 @@ class InferenceAttack(Audit[O]):
             title="AUROC less that of the same adversary for the secret shuffled among the records",
             warning=0.2,
             error=0.25,
-            why="the gradient ranks what is private so well that a server can tell it",
+            why="an attacker ranks batches by the private value from their gradients",
             question="attribute",
             chance=0.0,
             finding="The {secret} of a batch is inferred.",

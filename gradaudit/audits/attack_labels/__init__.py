@@ -54,7 +54,7 @@ class AttackLabels(Audit[LabelsOptions]):
             riskier="lower",
             per_layer=False,
             warning=0.1,
-            why="an attacker reads the labels of the records off their shared update",
+            why="an attacker recovers the labels of the records from their shared update",
             question="labels",
             finding="Labels are recovered.",
             asks="Are labels recovered?",

@@ -38,8 +38,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             title="Distance of the reconstruction from the record, over the record's length",
             warning=0.5,
             error=0.1,
-            why="an attacker rebuilt records from their shared update so closely that the "
-            "originals can be recognised",
+            why="an attacker reconstructs recognisable records from their shared update",
             question="records",
             chance=1.0,
             finding="Records are reconstructed.",

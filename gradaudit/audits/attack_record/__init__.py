@@ -118,7 +118,7 @@ class AttackRecord(Audit[RecordOptions]):
             chance=0.5,
             warning=0.6,
             error=0.9,
-            why="this layer's gradient shows whether a given record was in the batch",
+            why="this layer's gradient reveals whether a given record is in the batch",
             finding="The presence of a record is inferred.",
             asks="Is the presence of a record inferred?",
             noun="AUROC",

@@ -75,8 +75,8 @@ class CopaMetric(Audit[CopaOptions]):
             riskier="higher",
             per_layer=False,
             error=-1e-3,
-            why="no convolution loses a dimension, so the whole record can be solved for layer by "
-            "layer from its gradient",
+            why="no convolution loses a dimension: the record can be computed layer by layer "
+            "from its gradient",
             question="freedom",
             finding="All convolutions are invertible.",
             asks="Are all convolutions invertible?",

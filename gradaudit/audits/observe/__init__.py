@@ -64,7 +64,7 @@ class Observe(Audit[ObserveOptions]):
             chance=0.0,
             warning=0.0,
             error=0.5,
-            why="rows of this layer's update hold one record alone, which a division gives away",
+            why="rows of this layer's update hold one record alone, and a division reveals it",
             finding="Records can be divided out of a layer.",
             asks="Can records be divided out of a layer?",
             noun="share of one record",
@@ -113,8 +113,7 @@ class Observe(Audit[ObserveOptions]):
             riskier="lower",
             question="records",
             error=_ANY,
-            why="no element of the update moved, so training did nothing, and whatever privacy an "
-            "accountant counts is spent in vain",
+            why="no element of the update moved: training changed nothing",
             finding="Training moved nothing.",
             asks="Did training move nothing?",
             noun="share of elements moved",

@@ -132,16 +132,16 @@ _REACTIONS: Mapping[Reacting, _Reaction] = {
         10.0,
         "records",
         "follow",
-        "moving a record by a length of one moves the elements of this layer's gradient by more "
-        "than their whole range: the gradient follows its record closely",
+        "moving the record by a length of one changes this layer's gradient by more than its "
+        "whole range",
     ),
     "label": _Reaction(
         10.0,
         1000.0,
         "labels",
         "show the label of",
-        "another label would move this layer's gradient by many times its range, as it does for "
-        "records that the model is sure of: the gradient shows the label",
+        "another label would change this layer's gradient by many times its range, as for "
+        "confident predictions",
     ),
 }
 _MEANINGS: Mapping[NormName, tuple[str, str]] = {

@@ -49,8 +49,8 @@ def _metrics() -> Iterator[Metric]:
         title="Share of random groups at least as far apart in the Grassmann distance",
         riskier="lower",
         warning=0.01,
-        why="the gradients of records with and without the attribute lie further apart than those "
-        "of groups drawn at random: this layer distinguishes the groups",
+        why="gradients of records with and without the attribute are further apart than those of "
+        "random groups",
         question="attribute",
         finding="Gradients differ by the {secret}.",
         asks="Do gradients differ by the {secret}?",
