@@ -25,7 +25,6 @@ OPENED_IN = {
     "cloudpickle.loads": {"gradaudit.executors.workers"},
     "joblib.load": set(),
     "np.load": {
-        "gradaudit.attacks.reconstruction.matching.unknowns",
         "gradaudit.core.contained",
         "gradaudit.data.common.arrays",
         "gradaudit.models.checkpoint.npz_weights",
