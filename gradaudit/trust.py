@@ -2,7 +2,8 @@
 
 A folder that was merely entered may be a stranger's. What its ``gradaudit.yaml`` asks for is read
 all the same, but nothing in it that is run: Python files, modules of the folder, exported models,
-whole jobs, clusters. A user who names the file, or has ``init`` write it, trusts it as it is.
+whole jobs, clusters. A user who names the file, or has ``init`` write it, trusts the code that it
+names, whatever else is changed in it.
 """
 
 import hashlib
@@ -12,11 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gradaudit.core.files import read_file, state_folder
+from gradaudit.core.files import state_folder
 from gradaudit.core.parts import declared
 from gradaudit.core.specs import parse_spec
 from gradaudit.core.text import printable
-from gradaudit.core.yaml_file import MAX_BYTES
 from gradaudit.errors import UsageError
 
 _TRUSTED = "trusted"
@@ -36,9 +36,8 @@ def expect_trusted(path: Path, file: Mapping[str, object], given: Collection[str
     Raises:
         UsageError: it does, and by which key.
     """
-    for key, value in _texts({name: v for name, v in file.items() if name not in given}):
-        name = key.rpartition(".")[2]
-        if name not in given and _is_code(name, value) and _digest(path) not in _known():
+    for key, value in _code({name: v for name, v in file.items() if name not in given}):
+        if key.rpartition(".")[2] not in given and _digest(path, key, value) not in _known():
             raise UsageError(
                 f"{path}: {key}: {printable(value, 100)!r} is code that no installed package "
                 f"brings, and this file was found and not named; say --config {path} once if you "
@@ -46,15 +45,15 @@ def expect_trusted(path: Path, file: Mapping[str, object], given: Collection[str
             )
 
 
-def trust(path: Path) -> None:
-    """Remember that the user trusts a configuration file, with the content that it has now."""
-    if (digest := _digest(path)) in _known():
-        return
+def trust(path: Path, file: Mapping[str, object]) -> None:
+    """Remember that the user trusts the code that a configuration file names now."""
+    digests = dict.fromkeys(_digest(path, key, value) for key, value in _code(file))
+    new = [digest for digest in digests if digest not in _known()]
     with suppress(OSError):  # of a user without a folder for it, who is asked again
         folder = state_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (folder / _TRUSTED).open("a", encoding="ascii") as stream:
-            stream.write(f"{digest}\n")
+            stream.writelines(f"{digest}\n" for digest in new)
 
 
 def _known() -> set[str]:
@@ -63,8 +62,15 @@ def _known() -> set[str]:
     return set()
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(bytes(path.resolve()) + b"\0" + read_file(path, MAX_BYTES)).hexdigest()
+def _digest(path: Path, key: str, value: str) -> str:
+    return hashlib.sha256(b"\0".join([bytes(path.resolve()), f"{key}={value}".encode()])).hexdigest()
+
+
+def _code(file: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yields the values of a file that name code, with their keys."""
+    for key, value in _texts(file):
+        if _is_code(key.rpartition(".")[2], value):
+            yield key, value
 
 
 def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """A configuration that was found runs code only once the user has named it, or had it written."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_file_that_was_named_once_is_trusted_as_it_was_and_where_it_was(folder: Path) -> None:
+def test_code_of_a_file_that_was_named_once_is_trusted_while_the_file_names_no_other(folder: Path) -> None:
     assert run("forward").status == 2
     assert run("forward", "--config", "gradaudit.yaml").status == 0
     assert run("forward").status == 0
     kept = folder / "state" / "gradaudit" / "trusted"
     assert len(kept.read_text().split()) == 1
     Path("gradaudit.yaml").write_text(f"{CONFIG}seed: 1\n")
+    assert run("forward").status == 0
+    Path("other.py").write_text(Path("net.py").read_text())
+    Path("gradaudit.yaml").write_text(CONFIG.replace("net.py", "other.py"))
     refused = run("forward")
     assert refused.status == 2
     assert refused.err == (
-        "gradaudit: gradaudit.yaml: model: 'net.py:make' is code that no installed package brings, "
+        "gradaudit: gradaudit.yaml: model: 'other.py:make' is code that no installed package brings, "
         "and this file was found and not named; say --config gradaudit.yaml once if you trust "
         "this folder\n"
     )
+
+
+def test_trust_is_in_one_folder_alone(folder: Path) -> None:
+    assert run("forward", "--config", "gradaudit.yaml").status == 0
+    (folder / "here").rename(folder / "there")
+    (folder / "here").mkdir()
+    os.chdir(folder / "there")
+    assert run("forward").status == 2
 
 
 def test_what_init_wrote_is_trusted() -> None:

@@ -59,7 +59,7 @@ def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, An
     file, dropped = without_replaced(read_file(path), flags)
     if path is not None and path.resolve() == FOUND.resolve():
         given = [name for name, value in flags.items() if value is not None]
-        trust(path) if named else expect_trusted(path, file, given)
+        trust(path, file) if named else expect_trusted(path, file, given)
     remarks = [f"options of {path} (flags win over it)"] if path is not named else []
     if dropped:
         names = listed([name.replace("_", "-") for name in dropped])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from gradaudit.audits import Audit, Metric
@@ -148,10 +149,17 @@ def print_plan(
     share: float | None = None,
     policy: Policy | None = None,
 ) -> None:
-    """Open the subject, and print the plan's audits, presets, records, and one estimate of all."""
+    """Open the subject, and print the plan's audits, presets, records, and one estimate of all.
+
+    Raises:
+        AuditError: the model cannot be run on the records.
+    """
     with opened(settings) as subject:
+        from gradaudit.accuracy import FEWEST_RECORDS, task_accuracy
         from gradaudit.run.survey import Survey
 
+        few = subject.records.take(np.arange(min(FEWEST_RECORDS, len(subject.records))))
+        task_accuracy(subject.target, few)  # refuses, as the scan does, what the model cannot take
         judged = judged_by(policy)
         plan = Survey(subject, presets, seconds, judged, share=share).plan
         lines = [plan_line(each, subject) for each in plan]

@@ -103,6 +103,17 @@ def test_a_dry_run_tells_the_plan_and_measures_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_refuses_a_width_as_the_scan_does(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,y\n" + "1,2,no\n3,5,yes\n" * 8, encoding="utf-8")
+    words = ("scan", "-m", "zoo:mlp?inputs=3&hidden=3", "-d", f"csv:{table}?label=y")
+    dry, real = run(*words, "--dry-run"), run(*words)
+    assert dry.status == real.status == 3
+    for done, records in ((dry, 8), (real, 16)):
+        assert f"the model cannot be run on inputs of shape ({records}, 2)" in done.err
+        assert "unexpected" not in done.err
+
+
 def test_a_dry_run_says_why_an_audit_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def gradients(audit: Counting, subject: Subject) -> float:
         return float(bool(subject.attributes))

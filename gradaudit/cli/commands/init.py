@@ -15,9 +15,10 @@ import yaml
 
 from gradaudit.cli.flags import options_of, parameter, with_options
 from gradaudit.cli.perform import opened, stdout_for_the_report
-from gradaudit.config import ScanSettings, SubjectSettings, settle
+from gradaudit.config import ScanSettings, SubjectSettings, read_file, settle
 from gradaudit.core.files import FOUND, write_atomically
 from gradaudit.core.text import listed, printable
+from gradaudit.deployment import read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.measurement import dict_of
 from gradaudit.report import Report
@@ -271,10 +272,11 @@ def _init(**flags: Any) -> None:
         for path in written:  # none of which was there before
             path.unlink(missing_ok=True)
         raise
-    trust(FOUND)
+    trust(FOUND, read_file(FOUND))
     for sentence in begun.untold if begun is not None else ():
         typer.echo(printable(f"not found: {sentence}", limit=None))
-    for line in _next(report is not None, list(written)):
+    missing = [name for name in ("model", "data") if getattr(settings, name) is None]
+    for line in _next(missing, list(written)):
         typer.echo(line)
 
 
@@ -299,8 +301,13 @@ _EITHER_SCALE = "The model does as well with either scale: say the one that it w
 """What the file says where both scales give the same accuracy."""
 
 
-def _next(looked: bool, written: list[Path]) -> list[str]:
-    first = [] if looked else [f"fill in model and data in {FOUND}, or name them: init -m … -d …"]
+def _next(missing: Sequence[str], written: Sequence[Path]) -> list[str]:
+    first = [f"fill in {' and '.join(missing)} in {FOUND}"] if missing else []
+    if FEDERATION in written:
+        try:
+            read_deployment(FEDERATION)
+        except UsageError as error:
+            first.append(f"fill in {error}")
     return [
         f"wrote {listed(list(map(str, written)))}",
         *first,

@@ -129,6 +129,22 @@ def test_init_writes_the_files_and_says_what_it_could_not_tell() -> None:
     assert run("init", "--from", "job").status == 2  # nothing is overwritten
 
 
+def test_what_init_says_to_fill_in_is_all_that_the_next_command_needs() -> None:
+    nvflare_job(Path("job"), [chain(dp())])
+    done = run("init", "--from", "job")
+    needed = [line for line in done.out.splitlines() if line.startswith("fill in")]
+    assert [line.partition(":")[0] for line in needed] == [
+        "fill in data in gradaudit.yaml",
+        "fill in federation.yaml, line 3",
+    ]
+    with Path("gradaudit.yaml").open("a", encoding="utf-8") as stream:
+        stream.write(f"data: {table()}\n")
+    assert needed[1].removeprefix("fill in ") in run("scan", "--dry-run").err
+    with Path("federation.yaml").open("a", encoding="utf-8") as stream:
+        stream.write("records: 20\n")
+    assert run("scan", "--dry-run").status == 0
+
+
 def test_the_job_command_reads_the_folder_from_the_file_that_init_writes() -> None:
     nvflare_job(Path("job"), [chain(dp())])
     run("init", "--from", "job")
