@@ -63,7 +63,8 @@ def _known() -> set[str]:
 
 
 def _digest(path: Path, key: str, value: str) -> str:
-    return hashlib.sha256(b"\0".join([bytes(path.resolve()), f"{key}={value}".encode()])).hexdigest()
+    named = f"{key}={value}".encode()
+    return hashlib.sha256(bytes(path.resolve()) + b"\0" + named).hexdigest()
 
 
 def _code(file: Mapping[str, object]) -> Iterator[tuple[str, str]]:

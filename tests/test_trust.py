@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_code_of_a_file_that_was_named_once_is_trusted_while_the_file_names_no_other(folder: Path) -> None:
+def test_code_that_a_named_file_holds_is_trusted_until_it_is_other_code(folder: Path) -> None:
     assert run("forward").status == 2
     assert run("forward", "--config", "gradaudit.yaml").status == 0
     assert run("forward").status == 0
@@ -33,9 +33,9 @@ def test_code_of_a_file_that_was_named_once_is_trusted_while_the_file_names_no_o
     refused = run("forward")
     assert refused.status == 2
     assert refused.err == (
-        "gradaudit: gradaudit.yaml: model: 'other.py:make' is code that no installed package brings, "
-        "and this file was found and not named; say --config gradaudit.yaml once if you trust "
-        "this folder\n"
+        "gradaudit: gradaudit.yaml: model: 'other.py:make' is code that no installed package "
+        "brings, and this file was found and not named; say --config gradaudit.yaml once if you "
+        "trust this folder\n"
     )
 
 

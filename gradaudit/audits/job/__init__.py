@@ -128,14 +128,14 @@ class Job(Audit[JobOptions]):
         ),
         Metric(
             id="epsilon_client",
-            title="Epsilon of all rounds for a client",
+            title="Epsilon of all rounds for a client replaced",
             per_layer=False,
             riskier="higher",
             guarantee=True,
         ),
         Metric(
             id="epsilon_record",
-            title="Epsilon of all rounds for a record, at most",
+            title="Epsilon of all rounds for a record replaced, at most",
             per_layer=False,
             riskier="higher",
             guarantee=True,
