@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import typer
 
 from gradaudit.audits import Audit, Metric
@@ -155,11 +154,9 @@ def print_plan(
         AuditError: the model cannot be run on the records.
     """
     with opened(settings) as subject:
-        from gradaudit.accuracy import FEWEST_RECORDS, task_accuracy
-        from gradaudit.run.survey import Survey
+        from gradaudit.run.survey import Survey, expect_runnable
 
-        few = subject.records.take(np.arange(min(FEWEST_RECORDS, len(subject.records))))
-        task_accuracy(subject.target, few)  # refuses, as the scan does, what the model cannot take
+        expect_runnable(subject)
         judged = judged_by(policy)
         plan = Survey(subject, presets, seconds, judged, share=share).plan
         lines = [plan_line(each, subject) for each in plan]

@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from pydantic import JsonValue
 
+from gradaudit.accuracy import FEWEST_RECORDS
 from gradaudit.audits import Audit
 from gradaudit.audits.gathering import AuditRows, rows_of
 from gradaudit.audits.presets import Preset
@@ -46,6 +48,16 @@ _LEAST = 5.0
 """Seconds that the audit of a named attribute has at its least preset, whatever the deadline."""
 _EVERY = 5.0
 """Seconds between two times that the unfinished report is kept."""
+
+
+def expect_runnable(subject: Subject) -> None:
+    """Run the model on a few records, as a scan does on all of them.
+
+    Raises:
+        AuditError: the model cannot be run on the records.
+    """
+    few = np.arange(min(FEWEST_RECORDS, len(subject.records)))
+    Run.begun(replace(subject, records=subject.records.take(few)))
 
 
 class Survey:
