@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 CORES = 2
 """Cores of a usual machine."""
-SHARE, MOST = 1 / 8, 1 / 2
+SHARE, MOST = 1 / 7, 1 / 2
 """Largest shares of a scan's operations: of one audit, and of one at its least preset."""
 _GIANT = 0.25
 """Share of all parameters from which on a layer is not in a sample of the layers."""

@@ -109,7 +109,7 @@ def test_without_a_policy_the_default_judges(tmp_path: Path) -> None:
     rows = [row(M, "fc1", 1.5), row(M, "fc2", 2.5), row(M, "conv1", 1.5, interval=(1.2, 2.2))]
     done = run("gate", saved(tmp_path, *rows))
     assert done.status == 1
-    *lines, tally, verdict = done.out.splitlines()
+    *lines, tally, verdict, more = done.out.splitlines()
     assert [line.split()[:2] for line in lines] == [
         ["error", "fc2"],
         ["warning", "fc1"],
@@ -120,6 +120,7 @@ def test_without_a_policy_the_default_judges(tmp_path: Path) -> None:
     assert verdict.startswith(
         "FAILED by the default policy: The private attribute of a batch is inferred"
     )
+    assert more == "findings"  # the end of "and 2 more findings"
 
 
 @pytest.mark.parametrize(
