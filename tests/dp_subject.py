@@ -1,5 +1,6 @@
 """A small table and model for the tests of the dp-audit: every kind of column, quick to audit."""
 
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -122,7 +123,7 @@ def sums_under_loud_noise(gradients: Tensor, generator: Generator) -> Tensor:
 
 def noise_that_no_seed_reaches(gradients: Tensor, generator: Generator) -> Tensor:
     """Noise that no seed reaches."""
-    fresh = np.random.default_rng().normal(size=gradients.shape[1])
+    fresh = np.random.default_rng(int.from_bytes(os.urandom(16))).normal(size=gradients.shape[1])
     return clip(gradients, 1).sum(0) + 0.05 * torch.from_numpy(fresh).float()
 
 

@@ -294,7 +294,8 @@ def audited(folder: Path, options: JobOptions) -> Audited:
     Raises:
         UsageError: it cannot be loaded.
     """
-    job = load(folder, options)
+    with reproducible(sequence(options.seed, "load"), torch.device("cpu")):
+        job = load(folder, options)
     found = Audited(job, folder, options.rounds or job.rounds or 1, faults=list(job.faults))
     central = job.server is not None and bool(_with_framework("server").adds_noise(job))
     with quiet():
@@ -402,7 +403,8 @@ def _look_at_kind(
 
 def _same_again(found: Audited, i: int, options: JobOptions) -> bool:
     """Whether a reloaded job draws the same noise, whatever seeds the global generators have."""
-    chain, again = found.job.chains[i], load(found.folder, options).chains[i]
+    with reproducible(sequence(options.seed, "load", "again"), torch.device("cpu")):
+        chain, again = found.job.chains[i], load(found.folder, options).chains[i]
     update = simulated(chain.layout, options.seed).float()
     released = []
     for number, each in enumerate((chain, again)):

@@ -2,18 +2,21 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from job_folders import NET, flower_app
 
 from gradaudit.audits.dp_audit.middleware.distance import Distance
 from gradaudit.audits.dp_audit.middleware.payload import Arrays, Layout, Outgoing
-from gradaudit.audits.job import Job
+from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import _multiplier
 from gradaudit.audits.job.findings import faults_of
 from gradaudit.audits.job.loading.chains import Carry, JobChain
+from gradaudit.audits.job.measure import audited
 from gradaudit.audits.job.probing import Probe, probe
 from gradaudit.audits.rows import Rows
 from gradaudit.core.text import number
@@ -39,8 +42,7 @@ def with_laplace(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
 
 def with_torch(sigma: float, shape: tuple[int, ...]) -> np.ndarray:
     """Gaussian noise from torch, seeded by the system's entropy."""
-    generator = torch.Generator()
-    generator.seed()
+    generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(8)))
     return sigma * torch.randn(shape, generator=generator).numpy()
 
 
@@ -91,6 +93,53 @@ def probed(
     done = probe(chain, seed)
     found = faults_of(chain, done, private=False, fixed_seed=False, delta=1e-5)
     return {fault.name for fault in found}, done
+
+
+OWN = """
+import random, numpy as np, torch
+from tiny.mods import DpMod
+class Own(DpMod):
+    def __init__(self, make, draw):
+        super().__init__(clip=1.0, noise_multiplier=10.0)
+        self.make, self.draw = make, draw
+    def noise(self, key, shape):
+        drawn = [self.draw(self.make()) for _ in range(int(np.prod(shape)))]
+        return 10 * np.reshape(drawn, shape)
+def torch_seeded():
+    generator = torch.Generator()
+    generator.seed()
+    return generator
+def of_torch(generator):
+    return torch.randn((), generator=generator).item()
+def once(made):
+    return lambda: made
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made", "draw", "steady"),
+    [
+        ("lambda: np.random.Generator(np.random.PCG64())", "lambda g: g.normal()", True),
+        ("torch_seeded", "of_torch", True),
+        ("random.Random", "lambda g: g.gauss(0, 1)", True),
+        ("once(torch_seeded())", "of_torch", False),
+        ("once(random.Random())", "lambda g: g.gauss(0, 1)", False),
+    ],
+)
+def test_the_same_command_gives_the_same_epsilon_of_own_generators(
+    tmp_path: Path, made: str, draw: str, steady: bool
+) -> None:
+    pytest.importorskip("flwr")
+    folder = flower_app(tmp_path, f"Own({made}, {draw})", client=OWN)
+    (folder / "tiny" / "net.py").write_text(NET, encoding="utf-8")
+    options = JobOptions(noise="gaussian", replies=("num-examples=1", "train_loss=none"), rounds=2)
+    first, again = (audited(folder, options) for _ in range(2))
+    assert first.strength[""].multiplier == again.strength[""].multiplier
+    assert first.strength[""].multiplier < 10
+    assert first.faults == again.faults
+    assert [fault.says for fault in first.faults] == []
+    assert first.probes[0].steady == steady
 
 
 @pytest.mark.slow
