@@ -3,6 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -14,6 +15,7 @@ from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.view import Cell, Concern, LayerLine, View, view
+from gradaudit.view.summary import advice
 
 PLAIN_WIDTH = 100
 """Width of the table in a file, in terminal cells."""
@@ -214,8 +216,13 @@ class _TablePage(Page):
                 yield from self.prose(f"{line.metric}: {line.remark}", "", "  ", style="dim")
 
     def summary(self) -> Iterator[Text]:
-        """Yields advice, assumptions and gaps; with every row the scope and the reasons, too."""
-        for heading, text in self.view.summary.sections:
+        """Yields advice on the findings above, assumptions, gaps; with every row scope, reasons."""
+        summary = self.view.summary
+        if not self.every:
+            first = self.first_findings()
+            told = [x for x in self.view.concerns if x in first or not x.shown]
+            summary = replace(summary, do=advice(self.view.verdict, told))
+        for heading, text in summary.sections:
             yield from self.item(heading, text, 12, "bold")
         if not self.every:
             return

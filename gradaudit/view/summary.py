@@ -13,7 +13,6 @@ from gradaudit.view.scope import Scope
 if TYPE_CHECKING:
     from gradaudit.view.verdict_sentence import ReportVerdict
 
-MOST_ADVICE = 2
 _AGAIN = "Then measure again."
 _STABLE = "Measure again when the model, data, batches or defenses change."
 _MISSING = "Measure what is missing."
@@ -60,31 +59,30 @@ def summary_of(
     return Summary(
         word=verdict.word,
         subject="; ".join(filter(None, (scope.model, scope.data))),
-        do=_do(verdict, concerns),
+        do=advice(verdict, concerns),
         assumptions=_assumptions(verdict, scope),
         not_tested=in_brief(gaps),
     )
 
 
-def _do(verdict: ReportVerdict, concerns: Sequence[Concern]) -> str:
+def advice(verdict: ReportVerdict, concerns: Sequence[Concern]) -> str:
+    """Word the remedy of every metric that shows a risk, equal ones together."""
     shown = [each for each in concerns if each.shown and each.helps and not each.accepted]
-    high = [each for each in shown if each.level == "high"]
-    helps: dict[str, str] = {}
+    gravest: dict[str, Concern] = {}
     for each in shown:
-        helps.setdefault(each.sentence.rstrip("."), each.helps)
-    most = max(MOST_ADVICE, len({each.sentence for each in high}))
-    alike: dict[str, list[str]] = {}
-    for sentence, text in [*helps.items()][:most]:
-        alike.setdefault(text, []).append(sentence)
-    advice = [f"{'; '.join(sentences)}: {text}." for text, sentences in alike.items()]
-    if not advice and verdict.outcome in ("undecided", "measured"):
+        gravest.setdefault(each.metric, each)
+    alike: dict[str, dict[str, None]] = {}
+    for each in gravest.values():
+        alike.setdefault(each.helps, {})[each.sentence.rstrip(".")] = None
+    said = [f"{'; '.join(sentences)}: {text}." for text, sentences in alike.items()]
+    if not said and verdict.outcome in ("undecided", "measured"):
         settles = [each.settles for each in concerns if each.settles][:1]
-        advice = [f"{text[:1].upper()}{text[1:]}." for text in settles]
+        said = [f"{text[:1].upper()}{text[1:]}." for text in settles]
     if verdict.outcome == "measured":
-        return " ".join([*advice, _UNJUDGED])
-    if not advice:
+        return " ".join([*said, _UNJUDGED])
+    if not said:
         return _MISSING if verdict.outcome == "undecided" else _STABLE
-    return " ".join([*advice, _AGAIN])
+    return " ".join([*said, _AGAIN])
 
 
 def _assumptions(verdict: ReportVerdict, scope: Scope) -> str:

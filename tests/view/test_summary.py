@@ -1,10 +1,11 @@
 """What stands around the findings, and what their evidence says."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_builder import failed_row, make_report, row, skipped_row
+from report_builder import Leak, failed_row, make_report, row, skipped_row
 
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, gate
@@ -45,6 +46,20 @@ def test_every_verdict_has_its_advice(bits: Any, word: str, do: str) -> None:
     stronger = "A stronger attacker than those that were tried may get more."
     assert summary.assumptions.endswith(stronger) is word.startswith("PASSED")
     assert [heading for heading, _ in summary.sections[:2]] == ["What to do", "Assumptions"]
+
+
+def test_every_finding_that_is_shown_has_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four metrics with a finding of one level, two have one remedy."""
+    helps = {"a": "cut", "b": "mix", "c": "cut", "d": "add"}
+    bits = Leak.metrics[0]
+    metrics = [replace(bits, id=id_, finding=f"{id_} leaks.", helps=helps[id_]) for id_ in helps]
+    more = type("More", (Leak,), {"metrics": tuple(metrics)})
+    for module in ("gradaudit.judging.policy", "gradaudit.view.layers", "gradaudit.view.gaps"):
+        monkeypatch.setattr(f"{module}.audits", lambda: {"leak": more})
+    report = make_report(*(row(f"leak.{id_}", None, 1.5) for id_ in helps))
+    do = "a leaks; c leaks: cut. b leaks: mix. d leaks: add. Then measure again."
+    assert view(report).summary.do == do
+    assert do in " ".join(format_named("table").render(report).split())
 
 
 @pytest.mark.parametrize(
