@@ -256,6 +256,11 @@ def test_the_batched_form_of_a_mechanism_has_the_law_of_the_single_one(
         ('summary = "Share half."', 'summary = ""', "summary is ''; one line is needed"),
         ('"""Share half of it."""', "", "has no docstring that begins with a sentence"),
         ('example = "mine"', 'example = "other:1"', "a spec begins with the name 'mine'"),
+        (
+            'example = "mine"',
+            'example = "mine:a=1"',
+            "not understood: mine:a=1: unknown option 'a'",
+        ),
         ("def apply", "def aply", "defines none of apply, record_factors"),
     ],
 )
@@ -265,6 +270,21 @@ def test_what_a_part_fails_to_declare_is_named(
     with pytest.raises(AssertionError, match=r"Mine \(mine\.py, line 5\): ") as caught:
         check_part(part_of(tmp_path, DEFENSE.format("return gradients / 2").replace(old, new)))
     assert fault in str(caught.value)
+
+
+def test_the_example_of_a_mechanism_is_parsed() -> None:
+    class Scaled(mechanisms()["dp"]):
+        """Noise of a scale."""
+
+        name = "scaled"
+        summary = "Noise of a scale."
+        example = "scaled:clip=1,sigma=2"
+
+        def __init__(self, clip: float, scale: float) -> None:
+            super().__init__(clip=clip, sigma=scale)
+
+    with pytest.raises(AssertionError, match=r"example is not understood: .*: no scale; write"):
+        check_part(Scaled, clip=1.0, scale=1.0)
 
 
 @pytest.mark.parametrize(

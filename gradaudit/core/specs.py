@@ -151,9 +151,14 @@ def arguments(
             takes = f"it takes {', '.join(allowed)}" if allowed else "it takes no options"
             unknown = f"unknown option {key!r}{suggest(key, allowed)}"
             raise UsageError(f"{spec.text}: {unknown}; {takes}")
-    required = [key for key, parameter in allowed.items() if parameter.default is parameter.empty]
-    wanted = dict.fromkeys([*required, *(key for key, _ in spec.pairs)])
+    wanted = dict.fromkeys([*required(function, given), *(key for key, _ in spec.pairs)])
     return {key: _argument(spec, key, allowed) for key in wanted}
+
+
+def required(function: Callable[..., object], given: Collection[str] = ()) -> list[str]:
+    """Return the options that a callable has no default for."""
+    allowed, _ = _parameters(function, given)
+    return [key for key, parameter in allowed.items() if parameter.default is parameter.empty]
 
 
 def configured(options: type[M], where: str, values: Mapping[str, object]) -> M:

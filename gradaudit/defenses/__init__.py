@@ -38,11 +38,20 @@ def parse_defense(text: str, option: str = OPTION) -> Defense[Any]:
             "its entry point; docs/parts.md shows one"
         )
     kind = pick(name, defenses(), f"{option} {text}", "defense")
-    values = _values(f"{option} {text}", kind, [item for item in rest.split(",") if item.strip()])
+    return made(kind, rest, f"{option} {text}")
+
+
+def made(kind: type[Defense[Any]], rest: str, where: str) -> Defense[Any]:
+    """Make a defense from what follows the colon of its spec.
+
+    Raises:
+        UsageError: as ``parse_defense``.
+    """
+    values = _values(where, kind, [item for item in rest.split(",") if item.strip()])
     try:
         options = kind.Options.model_validate(values)
     except ValidationError as error:
-        raise UsageError(f"{option} {text}: {_fault(error, kind)}") from error
+        raise UsageError(f"{where}: {_fault(error, kind)}") from error
     return kind(options)
 
 

@@ -27,7 +27,7 @@ from gradaudit.core.parts import source_line
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records, fingerprint
-from gradaudit.defenses import Defense
+from gradaudit.defenses import Defense, made
 from gradaudit.defenses.dp import DpNoise
 from gradaudit.defenses.prune import Prune
 from gradaudit.defenses.sign import Sign
@@ -106,11 +106,27 @@ def declaration_faults(part: type[Any] | Callable[..., Any]) -> Iterator[Fault]:
     fields = getattr(options, "model_fields", {})
     for option in (key for key, field in fields.items() if not field.description):
         yield options, f"option {option} has no description"
-    example = getattr(part, "example", name)
-    if issubclass(part, Defense | Mechanism) and not str(example).startswith(str(name)):
-        yield part, f"example is {example!r}; a spec begins with the name {name!r}"
+    if issubclass(part, Defense | Mechanism):
+        yield from _example_faults(part, str(getattr(part, "example", "")), str(name))
     if issubclass(part, Audit):
         yield from _metric_faults(part)
+
+
+def _example_faults(
+    part: type[Defense[Any]] | type[Mechanism], example: str, name: str
+) -> Iterator[Fault]:
+    """Yield what is wrong with the spec that shows how a part is written."""
+    if example.partition(":")[0] != name:
+        yield part, f"example is {example!r}; a spec begins with the name {name!r}"
+        return
+    try:
+        if issubclass(part, Mechanism):
+            part.parse(example)
+        else:
+            made(part, example.partition(":")[2], example)
+    except Exception as error:
+        told = error if isinstance(error, GradauditError) else one_line(error)
+        yield part, f"example is not understood: {told}"
 
 
 def _metric_faults(part: type[Audit[Any]]) -> Iterator[Fault]:

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, epsilon_laplace
 from gradaudit.core.noise_laws import Noise
 from gradaudit.core.parts import discover
-from gradaudit.core.specs import Spec, arguments, suggest
+from gradaudit.core.specs import Spec, arguments, required, suggest
 from gradaudit.core.text import first_line
 from gradaudit.core.user_code import load_callable
 from gradaudit.errors import AuditError, UsageError
@@ -77,7 +77,8 @@ class Mechanism(ABC):
     """A random function from a step's per-sample gradients to the released gradient.
 
     One that has a ``name`` and a ``summary`` is found, and made from a spec that begins with its
-    name, of which ``example`` is one: ``name:clip=C,sigma=S`` without a ``parse`` of its own.
+    name, of which ``example`` is one. Without a ``parse`` of its own its options are the keyword
+    parameters of ``__init__``.
 
     Attributes:
         description: as the user named it.
@@ -100,17 +101,18 @@ class Mechanism(ABC):
 
     @classmethod
     def parse(cls, text: str, noise: Noise | None = None) -> Self:
-        """Parse ``NAME:clip=C,sigma=S,…``; ``noise`` declares the law of a mechanism without one.
+        """Parse ``NAME:key=value,…``; ``noise`` declares the law of a mechanism without one.
 
         Raises:
             UsageError: an option is missing, unknown or wrong.
         """
         scheme, _, rest = text.partition(":")
         pairs = tuple(_pair(text, item) for item in rest.split(",") if item)
-        missing = {"clip", "sigma"} - {key for key, _ in pairs}
+        spec = Spec(f"{OPTION} {text}", scheme, pairs)
+        missing = [key for key in required(cls) if not spec.values(key)]
         if missing:
-            raise UsageError(f"{OPTION} {text}: no {min(missing)}; write {scheme}:clip=C,sigma=S")
-        return cls(**arguments(Spec(text, scheme, pairs), cls))
+            raise UsageError(f"{spec.text}: no {missing[0]}; write {cls.example}")
+        return cls(**arguments(spec, cls))
 
     def law(self, records: int) -> ReleaseLaw | None:
         """The law of a release of a batch of so many records; None where it is not known.
@@ -173,7 +175,13 @@ def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
             f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, known)}; there are: "
             f"{', '.join(known)}, and your own as FILE.py:NAME"
         )
-    return FileMechanism(load_callable(text, OPTION), text, noise)
+    found = load_callable(text, OPTION)
+    if isinstance(found, type):
+        raise UsageError(
+            f"{OPTION} {text}: is a class, which is named by an entry point of its package in "
+            "gradaudit.dp.mechanisms; FILE.py:NAME names a function"
+        )
+    return FileMechanism(found, text, noise)
 
 
 def _pair(text: str, item: str) -> tuple[str, str]:

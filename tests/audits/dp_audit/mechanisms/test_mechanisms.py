@@ -7,7 +7,12 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from gradaudit.audits.dp_audit.mechanisms import FileMechanism, load_mechanism, mechanisms
+from gradaudit.audits.dp_audit.mechanisms import (
+    FileMechanism,
+    Mechanism,
+    load_mechanism,
+    mechanisms,
+)
 from gradaudit.audits.dp_audit.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.gradients.noise import _laplace, clipped, draw_noise
@@ -105,7 +110,7 @@ def test_noise_is_drawn_in_the_type_asked_for() -> None:
     [
         ("dp:clip=0,sigma=1", "clip=0"),
         ("dp:clip=1,sigma=-1", "sigma=-1"),
-        ("dp:clip=1", "no sigma; write dp:clip=C,sigma=S"),
+        ("dp:clip=1", "no sigma; write dp:clip=1,sigma=1"),
         ("dp:clip=1,sigma=1,per=batch", "per='batch' is not one of"),
         ("dp:clip=1,sigma=1,noize=laplace", "did you mean 'noise'"),
         ("dp:clip", "'clip' is no option"),
@@ -118,6 +123,45 @@ def test_a_wrong_mechanism_is_told_in_one_line(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         load_mechanism(text)
     assert "\n" not in str(caught.value)
+
+
+class Lapsum(Mechanism):
+    """A mean with noise of a scale."""
+
+    name = "lapsum"
+    summary = "Noise of a scale."
+    example = "lapsum:clip=1,scale=2"
+
+    def __init__(self, clip: float, scale: float, rounds: int = 1) -> None:
+        self.clip, self.scale, self.rounds = clip, scale, rounds
+
+    def release(self, per_sample_gradients: torch.Tensor, generator: object) -> torch.Tensor:
+        return per_sample_gradients.mean(dim=0)
+
+
+def test_options_of_a_mechanism_are_the_parameters_of_its_constructor() -> None:
+    made = Lapsum.parse("lapsum:scale=0.5,clip=2")
+    assert (made.clip, made.scale, made.rounds) == (2.0, 0.5, 1)
+    assert isinstance(made.clip, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lapsum:clip=1", "no scale; write lapsum:clip=1,scale=2"),
+        ("lapsum:clip=1,scale=1,sigma=2", "unknown option 'sigma'; it takes clip, scale, rounds"),
+        ("lapsum:clip=1,scale=1,rounds=.5", r"option rounds='\.5' is not a whole number"),
+    ],
+)
+def test_a_wrong_option_of_a_mechanism_is_named(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"^--mechanism {text}: {message}"):
+        Lapsum.parse(text)
+
+
+def test_a_class_in_a_file_is_named_by_an_entry_point(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("class Own:\n    pass\n")
+    with pytest.raises(UsageError, match=r"is a class, .* entry point .* gradaudit\.dp\.mech"):
+        load_mechanism(f"{tmp_path}/own.py:Own")
 
 
 def test_a_mechanism_is_read_from_its_spec() -> None:
