@@ -271,7 +271,13 @@ def test_beyond_the_limit_the_same_records_are_drawn_every_time() -> None:
     ("model", "loss", "inputs", "labels", "message"),
     [
         (nn.Linear(3, 2), CrossEntropy(), torch.zeros(4, 5), [0, 1, 0, 1], "(4, 5)"),
-        (nn.Linear(3, 2), CrossEntropy(), torch.zeros(4, 5), [0, 1, 0, 1], "it expects 3 inputs"),
+        (
+            nn.Linear(3, 2),
+            CrossEntropy(),
+            torch.zeros(4, 5),
+            [0, 1, 0, 1],
+            "multiplied (4x5 and 3x2)",
+        ),
         (nn.Linear(3, 2), CrossEntropy(), torch.zeros(3, 3), [0, 1, 2], "the model has 2 classes"),
         (nn.Linear(3, 2), CrossEntropy(), torch.zeros(2, 3), [0.5, 1.5], "integer class label"),
         (nn.Linear(3, 2), SquaredError(), torch.zeros(2, 3), [0.5, 1.5], "do not fit outputs"),

@@ -43,7 +43,7 @@ PAGES = {
     )
     if path.name != "CHANGELOG.md"
 }
-CONTRIBUTED = ("gradient-norm", "blank", "quantize", "parity", ".csv", "rounding")
+CONTRIBUTED = ("gradient-norm", "blank", "quantize", "parity", ".csv", ".tsv", "rounding")
 """Parts of recipes, which ``test_contributing`` and ``test_plugin`` install and run."""
 STAND_INS = {"MODEL": "sample_models/models.py:diabetes_mlp", "DATA": "diabetes"}
 LINES = re.compile(r"^ {4,}(gradaudit (?:.*\\\n)*.*)$", re.MULTILINE)
