@@ -118,7 +118,7 @@ def _deciding(rows: Sequence[Measurement]) -> list[str]:
     """Returns the reasons why nothing was measured; a decisive one hides the others."""
     by_kind = (
         {row.reason for row in rows if row.reason and row.left_out},
-        {row.reason for row in rows if row.reason and row.status == "failed"},
+        {f"{member_of(x)} failed: {x.reason}" for x in rows if x.reason and x.status == "failed"},
         {row.reason for row in rows if row.reason and not row.left_out and row.status == "skipped"},
     )
     left_out, failed, skipped = map(sorted, by_kind)

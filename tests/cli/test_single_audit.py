@@ -97,7 +97,7 @@ def test_every_file_is_written_in_its_format(tmp_path: Path) -> None:
         ("leave", 3, "counting failed: SystemExit: 0"),
         ("refuse", 3, "counting failed: the second layer is odd"),
         ("nothing", 3, "nothing could be measured: there is nothing to count"),
-        ("nan", 3, "nothing could be measured: NaN"),
+        ("nan", 3, "nothing could be measured: counting failed: NaN"),
         ("skip", 0, ""),
     ],
 )

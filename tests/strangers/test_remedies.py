@@ -143,7 +143,7 @@ def test_the_reason_that_decides_comes_first() -> None:
     )
     failed = rows[1].model_copy(update={"reason": "ValueError: x", "status": "failed"})
     assert incomplete(make_report(failed, rows[0])) == (
-        "nothing could be measured: ValueError: x; another audit does not apply"
+        "nothing could be measured: rank failed: ValueError: x; another audit does not apply"
     )
 
 

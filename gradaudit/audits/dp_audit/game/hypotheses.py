@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from gradaudit.audits.dp_audit.law.decision import DistanceLaw, Laws, ProjectionLaw
 from gradaudit.audits.dp_audit.law.theory import FloatArray
-from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw
+from gradaudit.audits.dp_audit.mechanisms import Mechanism, ReleaseLaw, finite
 from gradaudit.core.randomness import Seed, Word, number, sequence, torch_rng
 from gradaudit.errors import AuditError
 from gradaudit.executors.workers import shared_out
@@ -115,7 +115,8 @@ def releases_interleaved(
             mechanism.releases(batches[index], len(list(turn)), generator)
             for index, turn in groupby(order[start : start + rows])
         ]
-        yield np.arange(start, start + rows), torch.cat(turns)
+        released = finite(mechanism, batches, torch.cat(turns), start)
+        yield np.arange(start, start + rows), released
 
 
 def _chunks(
@@ -168,7 +169,8 @@ class CommonNoise:
 
     def _release(self, batch: Tensor) -> Tensor:
         with reproducible(self.seed, batch.device) as generator:
-            return self.mechanism.release(batch, generator)
+            released = self.mechanism.release(batch, generator)
+        return finite(self.mechanism, [batch], released[None])[0]
 
 
 @dataclass(frozen=True)

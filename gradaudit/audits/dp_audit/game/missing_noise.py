@@ -30,7 +30,7 @@ from gradaudit.audits.dp_audit.game.hypotheses import (
     shifts,
 )
 from gradaudit.audits.dp_audit.law.theory import FloatArray
-from gradaudit.audits.dp_audit.mechanisms import Mechanism
+from gradaudit.audits.dp_audit.mechanisms import Mechanism, finite
 from gradaudit.core.randomness import Seed, sequence
 from gradaudit.errors import AuditError
 
@@ -131,7 +131,7 @@ def noiseless_elements(null: Tensor, other: Tensor) -> Further | None:
 
 def _looks(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed) -> Tensor:
     with reproducible(seed, batch.device) as generator:
-        together = mechanism.releases(batch, count, generator)
+        together = finite(mechanism, [batch], mechanism.releases(batch, count, generator))
         if bool((together == together[0]).all()):
             singly = [mechanism.release(batch, generator) for _ in range(FEWEST_LOOKS)]
             if len(torch.unique(torch.stack(singly), dim=0)) == FEWEST_LOOKS:

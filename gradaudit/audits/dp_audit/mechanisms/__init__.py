@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from gradaudit.audits.dp_audit.law.theory import Relation, epsilon_gaussian, epsilon_laplace
 from gradaudit.core.noise_laws import Noise
-from gradaudit.core.parts import discover
+from gradaudit.core.parts import discover, source_line
 from gradaudit.core.specs import Spec, arguments, required, suggest
 from gradaudit.core.text import first_line
 from gradaudit.core.user_code import load_callable
@@ -112,7 +112,10 @@ class Mechanism(ABC):
         missing = [key for key in required(cls) if not spec.values(key)]
         if missing:
             raise UsageError(f"{spec.text}: no {missing[0]}; write {cls.example}")
-        return cls(**arguments(spec, cls))
+        made = cls(**arguments(spec, cls))
+        if not hasattr(made, "description"):
+            made.description = text
+        return made
 
     def law(self, records: int) -> ReleaseLaw | None:
         """The law of a release of a batch of so many records; None where it is not known.
@@ -151,6 +154,27 @@ class Mechanism(ABC):
     def elements_drawn(self, records: int, elements: int) -> int:
         """Estimate how many numbers one release holds in memory."""
         return (records + 1) * elements
+
+
+def finite(
+    mechanism: Mechanism, batches: Sequence[Tensor], releases: Tensor, before: int = 0
+) -> Tensor:
+    """Return releases, (count, elements), that finite gradients must have made finite.
+
+    Raises:
+        AuditError: one is not; it is counted from 1, and ``before`` were made earlier.
+    """
+    # A sum of what is not finite is not finite; that of finite numbers may be too large.
+    if releases.sum().isfinite() or not all(batch.isfinite().all() for batch in batches):
+        return releases
+    for index in (~releases.isfinite().all(dim=1)).nonzero():
+        ours = type(mechanism).__module__.startswith("gradaudit.")
+        where = "" if ours else source_line(type(mechanism))
+        raise AuditError(
+            f"{OPTION} {mechanism.description}{where}: release {before + int(index) + 1} has a "
+            "value that is not finite"
+        )
+    return releases
 
 
 def mechanisms() -> dict[str, type[Mechanism]]:

@@ -7,9 +7,11 @@ import pytest
 import torch
 from scipy.stats import kstest
 
+from gradaudit.audits.dp_audit.game.hypotheses import CommonNoise, releases_interleaved
 from gradaudit.audits.dp_audit.mechanisms import (
     FileMechanism,
     Mechanism,
+    finite,
     load_mechanism,
     mechanisms,
 )
@@ -156,6 +158,31 @@ def test_options_of_a_mechanism_are_the_parameters_of_its_constructor() -> None:
 def test_a_wrong_option_of_a_mechanism_is_named(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=f"^--mechanism {text}: {message}"):
         Lapsum.parse(text)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_release_that_is_not_finite_is_counted(value: float) -> None:
+    mechanism, batch = Lapsum.parse("lapsum:clip=2,scale=1"), gradients(2)
+    releases = torch.zeros(3, ELEMENTS)
+    assert finite(mechanism, [batch], releases) is releases
+    releases[1, 4] = value
+    told = r"--mechanism lapsum:clip=2,scale=1 \(test_mechanisms\.py, line \d+\): release 12 has a"
+    with pytest.raises(AuditError, match=told):
+        finite(mechanism, [batch], releases, before=10)
+    assert finite(mechanism, [batch, batch / 0], releases) is releases  # the model has diverged
+
+
+def test_releases_of_a_class_are_expected_to_be_finite() -> None:
+    class Broken(Lapsum):
+        def release(self, per_sample_gradients: torch.Tensor, generator: object) -> torch.Tensor:
+            return per_sample_gradients.mean(dim=0) * math.nan
+
+    mechanism, batch = Broken(1, 1), gradients(2)
+    mechanism.description = "broken"
+    with pytest.raises(AuditError, match="release 1 has a value that is not finite"):
+        list(releases_interleaved(mechanism, [batch], np.zeros(4, int), seeded(), 1 << 20))
+    with pytest.raises(AuditError, match="release 1 has a value that is not finite"):
+        CommonNoise(mechanism, 0).of(batch)
 
 
 def test_a_class_in_a_file_is_named_by_an_entry_point(tmp_path: Path) -> None:
