@@ -360,3 +360,19 @@ def test_reconstruction_information_is_the_best_attack_over_the_best_guess() -> 
     prior = np.log((5 * (guesses >= 0.6).mean(axis=-1) + 0.5) / 6).mean(axis=(1, 2))
     expected = max(0.0, logs.max() - prior.max())
     assert m.reconstruction_information(ssim, guesses, 0.6) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: m.auroc([1.0, math.nan], [True, False]),
+        lambda: m.auroc([1.0, 2.0], [True, True]),
+        lambda: m.epsilon_lower([0.0, 1.0], [1.0, math.nan], 0.5, delta=DELTA),
+        lambda: m.clopper_pearson(5, 3),
+        lambda: m.fano_bound(-1.0, [0.5, 0.5]),
+        lambda: m.fano_bound(math.nan, [0.5, 0.5]),
+    ],
+)
+def test_senseless_input_is_refused(call: Any) -> None:
+    with pytest.raises(ValueError, match="needs"):
+        call()

@@ -68,7 +68,8 @@ def explain(name: str) -> Explanation:
     of ``job``.
     Where parts of several kinds have the name, the kind before it decides: ``mechanisms dp``.
 
-    Words of reports (AUROC, OPEN, verdict) are found last, in any case.
+    Words of reports (AUROC, OPEN, verdict) are found in any case, and the end of a metric's name
+    (``psnr``) where one metric alone has it.
 
     Raises:
         UsageError: there is none.
@@ -92,6 +93,8 @@ def explain(name: str) -> Explanation:
         return word
     if metric := _nouns().get(name.casefold()):
         return _of_metric(metric)
+    if len(ends := [each for each in _measuring() if each.endswith(f".{name}")]) == 1:
+        return _of_metric(ends[0])
     every = [*known, *others, *PARTS, *_faults(), *_errors(), *_glossary(), *_nouns()]
     raise UsageError(
         f"explain {name}: no audit, metric, part, fault or error of this name"

@@ -76,8 +76,13 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> Score:
     Args:
         scores: (trials,).
         positive: (trials,), both kinds among them.
+
+    Raises:
+        ValueError: a score is not a number, or all trials are of one kind.
     """
     scores, positive = np.asarray(scores), np.asarray(positive, bool)
+    if np.isnan(scores).any() or positive.all() or not positive.any():
+        raise ValueError("auroc needs scores without NaN, and positive and negative trials")
     value, placed = area(scores, positive), placements(scores, positive)
     sides = int(positive.sum()), int((~positive).sum())
     variance = float(np.square((placed - value) / np.where(positive, *sides)).sum())

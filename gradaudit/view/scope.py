@@ -168,8 +168,17 @@ def _shared(report: Report) -> str:
         (
             sees,
             defended,
+            *_one_round(report),
             f"never shared: {abridged(hidden)}" if hidden else "no layer hidden",
         )
+    )
+
+
+def _one_round(report: Report) -> list[str]:
+    """Say that noise is met in one round alone, as it averages out over rounds of one batch."""
+    noisy = any("sigma" in defense for defense in texts_of(report.provenance.get("defenses")))
+    return ["one round, while noise averages out over several (-c)"] * (
+        noisy and len(report.target.checkpoints) < 2
     )
 
 

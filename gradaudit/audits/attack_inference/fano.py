@@ -199,7 +199,12 @@ def fano_bound(information: float, prior: ArrayLike) -> float:
     Args:
         information: an upper bound on I(a; g̃) in nats; an estimate gives an estimate.
         prior: (m,) of the values, at least two of them possible.
+
+    Raises:
+        ValueError: the information is negative or not a number.
     """
+    if not information >= 0:
+        raise ValueError("fano_bound needs information >= 0")
     probabilities = np.asarray(prior, dtype=np.float64)
     best_guess = probabilities.max() / probabilities.sum()
     return max(0.0, 1 - fano_error(information, prior) / (1 - float(best_guess)))

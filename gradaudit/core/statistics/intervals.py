@@ -158,7 +158,12 @@ def clopper_pearson(hits: float, count: float) -> Interval:
     >>> low, high = clopper_pearson(93, 100)
     >>> round(low, 4), round(high, 4)
     (0.8611, 0.9714)
+
+    Raises:
+        ValueError: the hits are not between 0 and the count.
     """
+    if not 0 <= hits <= count:
+        raise ValueError("clopper_pearson needs 0 <= hits <= count")
     limits = clopper_pearson_lower, clopper_pearson_upper
     low, high = (float(limit(hits, count, (1 - CONFIDENCE) / 2)) for limit in limits)
     return low, high

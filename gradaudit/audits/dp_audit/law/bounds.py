@@ -173,11 +173,14 @@ def epsilon_lower(
         alpha: probability, at most, that the bound exceeds the true epsilon.
 
     Raises:
-        ValueError: no trials under a hypothesis, or a parameter out of its range.
+        ValueError: no trials under a hypothesis, a statistic that is not a number, or a parameter
+            out of its range.
     """
     trials = len(np.asarray(null)), len(np.asarray(alternative))
     if not min(trials):
         raise ValueError("epsilon_lower needs trials under both hypotheses")
+    if any(np.isnan(np.asarray(each)).any() for each in (null, alternative)):
+        raise ValueError("epsilon_lower needs statistics without NaN")
     if not (0 <= delta < 1 and 0 < alpha < 1):
         raise ValueError("epsilon_lower needs 0 <= delta < 1 and 0 < alpha < 1")
     positives, negatives = map(int, count_errors(null, alternative, threshold))
