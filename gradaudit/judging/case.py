@@ -390,7 +390,8 @@ def would_settle(
     """
     if tried is not None and times is not None:
         wanted = max(tried + 1, math.ceil(times * tried - 1e-9))
-        return f"{wanted:,} attacked updates instead of {tried:,} would settle it (--batches, --solved)"
+        count = f"{wanted:,} attacked updates instead of {tried:,}"
+        return f"{count} would settle it (--batches, --solved)"
     vacuous = row.unbounded or row.details.get(NO_EVIDENCE) is True
     if vacuous and row.doubts:
         return row.doubts[0]
