@@ -106,9 +106,9 @@ def releases_interleaved(
     """
     if not mechanism.foreign:
         for index, batch in enumerate(batches):
-            which, released = np.flatnonzero(order == index), mechanism.sampler(batch)
+            which, draw = np.flatnonzero(order == index), mechanism.sampler(batch)
             for start, rows in _chunks(mechanism, batch, len(which), memory):
-                yield which[start : start + rows], released(rows, generator)
+                yield which[start : start + rows], draw(rows, generator)
         return
     for start, rows in _chunks(mechanism, batches[0], len(order), memory):
         turns = [
