@@ -28,6 +28,7 @@ PARTS = {
     "mechanisms": "gradaudit.audits.dp_audit.mechanisms",
     "algorithms": "gradaudit.federation.algorithms",
     "losses": "gradaudit.models.losses",
+    "formats": "gradaudit.formats",
 }
 """Packages of the parts that are listed without being imported, by their kind in ``list``."""
 

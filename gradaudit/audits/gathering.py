@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 
 from gradaudit.audits import Audit
+from gradaudit.measurement import text_of
 from gradaudit.report import APART_BY, RISKIEST_BY, Measurement, Report, Variant
 
 
@@ -86,8 +87,8 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
 
 def member_of(row: Measurement) -> str:
     """Returns the name of the audit that made a row of a gathered report, where it is known."""
-    member = row.variant.get(row.audit, row.details.get(row.audit))
-    return row.audit if member is None else f"{row.audit} {member}"
+    member = row.variant.get(row.audit) or text_of(row.details.get(row.audit))
+    return f"{row.audit} {member}" if member else row.audit
 
 
 def audit_of(row: Measurement, report: Report) -> str:

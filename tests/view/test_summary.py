@@ -147,6 +147,15 @@ def test_a_detail_named_like_the_audit_is_no_name_of_an_attack() -> None:
     assert found.evidence == "relative error 1.00e-9, 1 of 1 record [3 %, 100 %]"
 
 
+def test_metrics_without_a_number_are_no_gap_of_their_audit() -> None:
+    measured = row("attack.relative_error", None, 1e-9, details={"attack": {"layer": "fc1"}})
+    report = make_report(measured, skipped_row("attack.psnr", None, "no pictures"))
+    report.provenance["audits"] = {"attack reconstruct": {}}
+    shown = view(report)
+    assert "reconstruct" not in shown.summary.not_tested
+    assert "attack.psnr" in [gap.what for gap in shown.gaps]
+
+
 @pytest.mark.parametrize("suffix", ["markdown", "html", "table", "github", "sarif", "junit"])
 def test_every_format_has_the_reason_and_the_day_of_an_exception(suffix: str) -> None:
     rows = [row("leak.bits", name, 3.0) for name in ("fc1", "fc2")]

@@ -103,7 +103,7 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 
-_GROUPS = {"gradaudit.audits", "gradaudit.attacks.reading", "gradaudit.formats", *PARTS.values()}
+_GROUPS = {"gradaudit.audits", "gradaudit.attacks.reading", *PARTS.values()}
 """Packages whose parts entry points may name."""
 ALIASES = {"methods": "reconstructions"}
 

@@ -115,8 +115,8 @@ def releases_interleaved(
             mechanism.releases(batches[index], len(list(turn)), generator)
             for index, turn in groupby(order[start : start + rows])
         ]
-        released = finite(mechanism, batches, torch.cat(turns), start)
-        yield np.arange(start, start + rows), released
+        chunk = finite(mechanism, batches, torch.cat(turns), start)
+        yield np.arange(start, start + rows), chunk
 
 
 def _chunks(
