@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -48,15 +49,12 @@ def discover(package: str, base: type[P], name: str | None = None) -> dict[str, 
         The parts sorted by their ``name``. One of another distribution that cannot be used is left
         out, with a ``PartWarning``.
     """
-    parts: dict[str, type[P]] = {}
-    for part in (*_in_package(package, base, name), *_from_entry_points(package, base)):
-        named: str = getattr(part, "name")  # noqa: B009 - declared by the kind's base class
+    called: Callable[[type[P]], str] = attrgetter("name")  # as the kind's base class declares
+    parts = {called(part): part for part in _in_package(package, base, name)}
+    for entry, part in _from_entry_points(package, base):
+        named = called(part)
         if parts.setdefault(named, part) is not part:
-            _leave_out(
-                f"{part.__module__} offers a part of {package} that is named {named!r}, as that of "
-                f"{parts[named].__module__} is",
-                "give it another name",
-            )
+            _leave_out_second(entry, named, parts[named].__module__)
     return dict(sorted(parts.items()))
 
 
@@ -94,13 +92,24 @@ def _may_hold(name: str | None, module: str) -> bool:
     return name is None or not (others := declared(module)) or name in others
 
 
-def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
+def _from_entry_points(group: str, base: type[P]) -> Iterator[tuple[EntryPoint, type[P]]]:
     for entry, part in _loaded(group):
         if inspect.isclass(part) and issubclass(part, base) and hasattr(part, "name"):
-            yield part
+            yield entry, part
         else:
-            what = f"entry point {entry.name} of {group} is not a {base.__name__} with a name"
+            what = f"{_said(entry)} is no subclass of {base.__name__} with a name"
             _leave_out(what, "repair the distribution that offers it")
+
+
+def _said(entry: EntryPoint) -> str:
+    """Name an entry point, its group and its distribution."""
+    of = f" of {entry.dist.name}" if entry.dist else ""
+    return f"entry point {entry.name} in {entry.group}{of}"
+
+
+def _leave_out_second(entry: EntryPoint, name: str, other: str) -> None:
+    what = f"{_said(entry)} has the name {name!r} of a part in {other}"
+    _leave_out(what, "give it another name")
 
 
 def _loaded(package: str, besides: Collection[str] = ()) -> Iterator[tuple[EntryPoint, Any]]:
@@ -110,7 +119,6 @@ def _loaded(package: str, besides: Collection[str] = ()) -> Iterator[tuple[Entry
         package: full name of the package.
         besides: ``MODULE:CLASS`` of those that are left aside.
     """
-    group = _GROUPS.get(package, package)
     for entry in _of_group(package):
         if f"{entry.module}:{entry.attr}" in besides:
             continue
@@ -119,7 +127,7 @@ def _loaded(package: str, besides: Collection[str] = ()) -> Iterator[tuple[Entry
                 part = entry.load()
         except Exception as error:
             _leave_out(
-                f"entry point {entry.name} of {group} cannot be loaded ({one_line(error)})",
+                f"{_said(entry)} cannot be loaded ({one_line(error)})",
                 "repair or uninstall the distribution that offers it",
             )
         else:
@@ -130,13 +138,27 @@ def _of_group(package: str) -> Any:
     return _entry_points(tuple(sys.path)).select(group=_GROUPS.get(package, package))
 
 
-def name_unknown_groups(packages: Collection[str]) -> None:
-    """Warn of entry point groups ``gradaudit.…`` that are of none of these packages."""
+def name_unknown_groups(packages: Collection[str], listed: Collection[str]) -> None:
+    """Warn of entry points in groups ``gradaudit.…`` of no kind of part.
+
+    Those that seem to mean a kind that is not listed are passed over.
+
+    Args:
+        packages: whose parts entry points may name.
+        listed: those of them that are looked at.
+    """
     known = sorted(_GROUPS.get(package, package) for package in packages)
-    for group in sorted(_entry_points(tuple(sys.path)).groups):
-        if group.startswith("gradaudit.") and group not in known:
-            what = f"entry point group {group!r} is of no kind of part{suggest(group, known)}"
-            _leave_out(what, f"the groups are: {', '.join(known)}")
+    wanted = [_GROUPS.get(package, package) for package in listed]
+    found = _entry_points(tuple(sys.path))
+    for group in sorted(found.groups):
+        if not group.startswith("gradaudit.") or group in known:
+            continue
+        meant = suggest(group, known)
+        if meant and not any(repr(each) in meant for each in wanted):
+            continue
+        for entry in found.select(group=group):
+            what = f"{_said(entry)}: the group is of no kind of part{meant}"
+            _leave_out(what, "docs/parts.md lists the groups")
 
 
 @cache
@@ -214,12 +236,15 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
     """
     read = offered(package)
     known = {f"{part['module']}:{part['class']}" for part in read.values()}
-    others = (
-        {key: getattr(part, key) for key in ("name", by, "summary")}
-        for _, part in _loaded(package, known)
-        if all(hasattr(part, key) for key in ("name", by, "summary"))
-    )
-    parts = {part["name"]: part for part in (*others, *read.values())}
+    parts = dict(read)
+    for entry, part in _loaded(package, known):
+        if not all(hasattr(part, key) for key in ("name", by, "summary")):
+            continue
+        if part.name in parts:
+            _leave_out_second(entry, part.name, parts[part.name]["module"])
+        else:
+            found = {key: getattr(part, key) for key in ("name", by, "summary")}
+            parts[part.name] = {**found, "module": part.__module__}
     return {parts[name].get(by, name): parts[name]["summary"] for name in sorted(parts)}
 
 
@@ -232,7 +257,7 @@ def offered(package: str) -> dict[str, dict[str, Any]]:
     parts = dict(declared(package))
     for entry in _of_group(package):
         source = _source_of(entry)
-        for part in _declared_in(source) if source else ():
+        for part in _foundin(source) if source else ():
             if part["class"] == entry.attr:
                 parts.setdefault(part["name"], {**part, "module": entry.module})
     return parts
@@ -263,14 +288,14 @@ def declared(package: str) -> dict[str, dict[str, Any]]:
     spec = find_spec(package)
     assert spec is not None
     if spec.submodule_search_locations is None:
-        parts = [{**part, "module": package} for part in _declared_in(Path(str(spec.origin)))]
+        parts = [{**part, "module": package} for part in _foundin(Path(str(spec.origin)))]
     else:
         folders = map(Path, spec.submodule_search_locations)
         files = sorted(file for folder in folders for file in folder.glob("*.py"))
         parts = [
             {**part, "module": f"{package}.{file.stem}"}
             for file in files
-            for part in _declared_in(file)
+            for part in _foundin(file)
         ]
         parts.sort(key=lambda part: str(part["name"]))
     return {part["name"]: part for part in parts}
@@ -291,7 +316,7 @@ def parsed(source: str) -> ast.Module:
 
 
 @cache
-def _declared_in(file: Path) -> list[dict[str, Any]]:
+def _foundin(file: Path) -> list[dict[str, Any]]:
     source = file.read_text(encoding="utf-8")
     if not _SUMMARY.search(source):
         return []  # a module without parts need not be parsed, which takes time

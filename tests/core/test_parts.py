@@ -106,9 +106,9 @@ class Nameless(Fruit):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (f"{__name__}:Copy", "offers a part .* named 'apple', as that of .*apple is"),
-        ("pathlib:Path", "not a Fruit"),
-        (f"{__name__}:Nameless", "not a Fruit with a name"),
+        (f"{__name__}:Copy", "offered in orchard.* has the name 'apple' of a part in .*apple"),
+        ("pathlib:Path", "is no subclass of Fruit"),
+        (f"{__name__}:Nameless", "no subclass of Fruit with a name"),
         ("no_such_module:Plum", "cannot be loaded .ModuleNotFoundError"),
         (f"{__name__}:no_such_class", "cannot be loaded .AttributeError"),
     ],
@@ -215,15 +215,39 @@ def test_one_thread_at_a_time_parses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(together) == 1
 
 
-def test_a_group_of_no_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("listed", [["gradaudit.audits", "gradaudit.data"], ["gradaudit.data"]])
+def test_a_group_of_no_kind_is_named_where_its_kind_is_listed(
+    monkeypatch: pytest.MonkeyPatch, listed: list[str]
+) -> None:
     groups = ("gradaudit.audit", "gradaudit.dp.mechanisms", "other.audit")
     entries = EntryPoints(EntryPoint("x", "x:X", group) for group in groups)
     monkeypatch.setattr(gradaudit.core.parts, "_entry_points", lambda _: entries)
-    with pytest.warns(PartWarning) as caught:
-        name_unknown_groups({"gradaudit.audits", "gradaudit.audits.dp_audit.mechanisms"})
-    (warning,) = caught
-    assert str(warning.message) == (
-        "entry point group 'gradaudit.audit' is of no kind of part (did you mean "
-        "'gradaudit.audits'?), and is left out; the groups are: gradaudit.audits, "
-        "gradaudit.dp.mechanisms"
-    )
+    packages = {"gradaudit.audits", "gradaudit.data", "gradaudit.audits.dp_audit.mechanisms"}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        name_unknown_groups(packages, listed)
+    said = [str(warning.message) for warning in caught]
+    assert said == (len(listed) - 1) * [
+        "entry point x in gradaudit.audit: the group is of no kind of part (did you mean "
+        "'gradaudit.audits'?), and is left out; docs/parts.md lists the groups"
+    ]
+
+
+class Second(Plum):
+    summary = "a second plum"
+
+
+def test_a_list_names_a_name_that_is_taken_and_the_distribution(
+    orchard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plum, "summary", "a stone fruit", raising=False)
+    folder = tmp_path / "prunes-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: prunes\nVersion: 1\n")
+    offered = "".join(f"{name} = {__name__}:{name}\n" for name in ("Plum", "Second"))
+    (folder / "entry_points.txt").write_text(f"[{orchard}]\n{offered}")
+    told = f"entry point Second in {orchard} of prunes has the name 'plum' of a part in {__name__}"
+    with pytest.warns(PartWarning, match=told):
+        assert summaries(orchard) == {"plum": "a stone fruit"}
+    with pytest.warns(PartWarning, match=told):
+        assert discover(orchard, Fruit)["plum"] is Plum

@@ -20,7 +20,7 @@ from gradaudit.audits.explaining import PARTS
 from gradaudit.audits.explaining import explain as explained
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
-from gradaudit.core.parts import name_unknown_groups, summaries
+from gradaudit.core.parts import declared, name_unknown_groups, summaries
 from gradaudit.core.specs import pick
 from gradaudit.deployment import Deployment
 from gradaudit.formats import formats
@@ -100,11 +100,13 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
         **{f"--method {name}": text for name, text in summaries(PARTS["reconstructions"]).items()},
     },
     **{kind: partial(summaries, package, "example") for kind, package in PARTS.items()},
+    "losses": lambda: {name: x["summary"] for name, x in declared(PARTS["losses"]).items()},
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 
-_GROUPS = {"gradaudit.audits", "gradaudit.attacks.reading", *PARTS.values()}
-"""Packages whose parts entry points may name."""
+_GROUPS = {"audits": "gradaudit.audits", "readings": "gradaudit.attacks.reading"}
+_GROUPS |= {kind: package for kind, package in PARTS.items() if kind != "losses"}
+"""Packages whose parts entry points may name, by kind."""
 ALIASES = {"methods": "reconstructions"}
 
 
@@ -125,8 +127,8 @@ def list_parts(
     gradaudit list
     gradaudit list defenses
     """
-    name_unknown_groups(_GROUPS)
     chosen = [ALIASES.get(kind, kind)] if kind else list(KINDS)
+    name_unknown_groups(_GROUPS.values(), [_GROUPS[each] for each in chosen if each in _GROUPS])
     by_kind = {name: pick(name, KINDS, f"list {kind}", "kind")() for name in chosen}
     if shape == "json":
         print_json(by_kind)
