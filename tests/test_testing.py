@@ -272,6 +272,21 @@ def test_what_a_part_fails_to_declare_is_named(
     assert fault in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("example", "fault"),
+    [
+        ("csv:FILE?label=COL", "a spec begins with the name 'mine'"),
+        ("mine?label=COL", "not understood: mine?label=COL: is not understood; write"),
+        ("mine:FILE?lable=COL", "not understood: mine:FILE?lable=COL: unknown option 'lable'"),
+    ],
+)
+def test_the_example_of_an_adapter_is_parsed(example: str, fault: str) -> None:
+    body = {"__doc__": "A table.", "name": "mine", "summary": "A table.", "example": example}
+    with pytest.raises(AssertionError) as caught:
+        check_part(type("Mine", (adapters()["csv"],), body), source="FILE.csv")
+    assert fault in str(caught.value)
+
+
 def test_the_example_of_a_mechanism_is_parsed() -> None:
     class Scaled(mechanisms()["dp"]):
         """Noise of a scale."""

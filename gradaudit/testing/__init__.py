@@ -24,6 +24,7 @@ from gradaudit.audits.contract import breaches
 from gradaudit.audits.dp_audit.mechanisms import FileMechanism, Mechanism
 from gradaudit.audits.presets import OF_SUBJECT, PRESETS
 from gradaudit.core.parts import source_line
+from gradaudit.core.specs import parse_spec
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records, fingerprint
@@ -74,6 +75,7 @@ def check_part(
     check, target = _check_of(part), target or _small_target()
     faults = [*declaration_faults(part)]
     if not inspect.isabstract(part):
+        faults += _example_faults(part)
         faults += islice(_behaviour_faults(part, check, target, options), 1)
     if faults:
         name = getattr(part, "__name__", str(part))
@@ -106,22 +108,23 @@ def declaration_faults(part: type[Any] | Callable[..., Any]) -> Iterator[Fault]:
     fields = getattr(options, "model_fields", {})
     for option in (key for key, field in fields.items() if not field.description):
         yield options, f"option {option} has no description"
-    if issubclass(part, Defense | Mechanism):
-        yield from _example_faults(part, str(getattr(part, "example", "")), str(name))
     if issubclass(part, Audit):
         yield from _metric_faults(part)
 
 
-def _example_faults(
-    part: type[Defense[Any]] | type[Mechanism], example: str, name: str
-) -> Iterator[Fault]:
+def _example_faults(part: type[Any] | Callable[..., Any]) -> Iterator[Fault]:
     """Yield what is wrong with the spec that shows how a part is written."""
-    if example.partition(":")[0] != name:
+    if not inspect.isclass(part) or not issubclass(part, Defense | Mechanism | DataAdapter):
+        return
+    name, example = getattr(part, "name", ""), str(getattr(part, "example", ""))
+    if re.split("[:?]", example)[0] != name:
         yield part, f"example is {example!r}; a spec begins with the name {name!r}"
         return
     try:
         if issubclass(part, Mechanism):
             part.parse(example)
+        elif issubclass(part, DataAdapter):
+            part.of(parse_spec(example))
         else:
             made(part, example.partition(":")[2], example)
     except Exception as error:
