@@ -242,6 +242,13 @@ def _declare(job: LoadedJob, replies: Sequence[Reply]) -> None:
                 declared.append(reply)
         none = [reply for reply in declared if (reply.name, reply.value) == ("none", None)]
         others = (r for r in declared if r.value is None and r not in none)
+        values = [(reply.name, reply.value) for reply in dict.fromkeys(declared)]
+        for name in (name for name, value in values if value == "none"):
+            if [each for each, _ in values].count(name) > 1:
+                raise UsageError(
+                    f"--replies {name}=none: another option declares that {name} is sent; leave "
+                    "out one of them"
+                )
         if none and (other := next(others, None)):
             typed = next(r.name for r in replies if r.name in ("none", silent))
             raise UsageError(
@@ -397,6 +404,8 @@ def _look_at_kind(
         words = str(error) if isinstance(error, AuditError) else one_line(error)
         name = "chain-fails" if chain.carries == "numbers" else "result-unmeasured"
         name = "legacy-mod" if "KeyError: 'fitins." in words else name
+        if name == "chain-fails" and words.startswith("the reply is an error"):
+            name = "error-reply"
         faults.append(chain.fault(name, what=f"what leaves of {chain.task}", why=words))
     return faults, strength
 

@@ -20,7 +20,7 @@ SAME = "and the same in every message that was looked at"
 LOCAL = "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
 ADDED = """
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 def adds(record=None, value=None, kind=MetricRecord):
     def mod(message, context, call_next):
         before = next(iter(message.content.array_records.values())).to_numpy_ndarrays()
@@ -49,6 +49,16 @@ def short(message, context, call_next):
 def twice(message, context, call_next):
     answer = call_next(message, context)
     answer.content["copy"] = ArrayRecord(dict(next(iter(answer.content.array_records.values()))))
+    return answer
+def group(message, context, call_next):
+    answer = call_next(message, context)
+    first = next(iter(answer.content.array_records.values())).to_numpy_ndarrays()[0]
+    answer.metadata.group_id = str(first.ravel()[:3])
+    return answer
+def reason(message, context, call_next):
+    answer = call_next(message, context)
+    if message.metadata.message_type == "evaluate":
+        return Message(Error(code=1, reason=repr(answer.content)), reply_to=message)
     return answer
 def quarter(message, context, call_next):
     answer = call_next(message, context)
@@ -90,6 +100,20 @@ def test_what_a_mod_adds_of_the_update_is_in_clear(
     found = faults(f"{LOCAL}, {mod}", tmp_path, replies=replies)
     assert found.keys() == {"numbers-in-clear"}
     assert found["numbers-in-clear"].endswith(": mine")
+
+
+def test_what_a_mod_writes_into_metadata_is_in_clear(tmp_path: Path) -> None:
+    found = faults(f"{LOCAL}, group", tmp_path, replies=("none",))
+    assert found.keys() == {"numbers-in-clear"}
+    assert found["numbers-in-clear"].endswith(": metadata.group_id")
+
+
+def test_the_reason_of_an_error_that_a_mod_replies_leaves_the_client(tmp_path: Path) -> None:
+    evaluated = {"evaluate": True, "strategy": "FedAvg()"}
+    job = flower_app(tmp_path, LOCAL, app_mods="reason", client=ADDED, **evaluated)
+    done = run("job", str(job), "--replies", "num-examples=1", "--replies", "train_loss=none")
+    assert done.status == 1
+    assert "error error-reply (evaluate)" in " ".join(done.out.split())
 
 
 def test_such_a_number_makes_epsilon_infinite_and_the_command_fail(tmp_path: Path) -> None:
@@ -284,3 +308,8 @@ class Adds(Filter):
 def test_replies_are_parsed_by_name_and_value() -> None:
     values = [reply.value for reply in replies_of(["a=1", "b", "c=none", "d = 0.5"])]
     assert values == [1.0, None, "none", 0.5]
+
+
+def test_a_number_declared_to_be_sent_and_not_to_be_sent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="train_loss=none: another option declares"):
+        faults(LOCAL, tmp_path, replies=("train_loss", "train_loss=none"))

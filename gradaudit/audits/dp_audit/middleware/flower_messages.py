@@ -5,6 +5,7 @@ Source: flwr 1.41, ``client/mod/utils.py`` (``make_ffn``), ``compat/common/recor
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -164,7 +165,13 @@ def through(
     content = reply_of(given, incoming, kind, legacy=legacy)
     with quiet():
         answer = answered(incoming, mods, config, content, state)
-    return outgoing(answer, tuple(given.arrays) if legacy else ())
+    sent = outgoing(answer, tuple(given.arrays) if legacy else ())
+    changed = {
+        f"metadata.{name}": str(value)
+        for name in ("group_id", "message_type")
+        if (value := getattr(answer.metadata, name)) != getattr(incoming.metadata, name)
+    }
+    return replace(sent, extras={**sent.extras, **changed})
 
 
 def usual(kind: str, number: int = 1, *, legacy: bool) -> RecordDict:
