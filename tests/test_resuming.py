@@ -145,7 +145,7 @@ def test_code_of_the_loss_is_in_the_fingerprint_by_its_values() -> None:
     for factor in (1.0, 2.0):
 
         def mine(outputs: torch.Tensor, labels: torch.Tensor, factor: float = factor) -> Any:
-            return factor * (outputs.squeeze(1) - labels).square()
+            return factor * (outputs[:, 0] - labels).square()
 
         target = replace(audited.target, loss=user_loss(mine, "mine"))
         prints.add(fingerprint(replace(audited, targets=(target,)), audit))

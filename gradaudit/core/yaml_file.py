@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from gradaudit.core.files import read_file
 from gradaudit.core.specs import suggest
-from gradaudit.errors import UsageError, one_line
+from gradaudit.errors import UsageError
 
 MAX_BYTES, MAX_NODES = 1 << 20, 30_000
 """Largest size of a file in bytes, and number of its keys, values and lists."""
@@ -45,9 +45,8 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
     except RecursionError as error:
         raise UsageError(f"{path}: nested too deeply") from error
     except Exception as error:  # a tag such as !!bool raises what its constructor happens to meet
-        raise UsageError(
-            f"{path}: not valid YAML: a value cannot be made ({one_line(error)})"
-        ) from error
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UsageError(f"{path}: not valid YAML: a value cannot be made ({said})") from error
     try:
         return model.model_validate(values)
     except ValidationError as error:
