@@ -32,7 +32,7 @@ MECHANISM = "class Mechanism:\n    def __call__(self, gradients, generator): ...
         (("sensitivity", *TABLE, "--samples", "443"), 2, "--samples 443: there are 442 records"),
         (("sensitivity", *TABLE[:2], "-d", "heart.csv"), 2, "csv:heart.csv?label=NAME"),
         (("sensitivity", *TABLE, "--config", "c.yaml"), 2, "c.yaml, line 1: modle: unknown key"),
-        (("dp-audit", *TABLE, "-a", "sex", "--mechanism", "m.py:Mechanism"), 3, "m.py:Mechanism"),
+        (("dp-audit", *TABLE, "-a", "sex", "--mechanism", "m.py:Mechanism"), 2, "m.py:Mechanism"),
         (("attack", "reconstruct", *TABLE, "--save-examples", "p"), 3, "these records are none"),
     ],
 )

@@ -87,8 +87,8 @@ def test_a_broken_plug_in_is_named_in_one_line_and_ends_nothing(folder: Path, co
     assert process.returncode == 0
     assert out.startswith(f"gradaudit {gradaudit.__version__}" if "-" in command else "audits:")
     assert err == (
-        "gradaudit: warning: entry point counting of gradaudit.audits cannot be loaded "
-        "(ModuleNotFoundError: No module named 'no_such_module'), and is left out; "
+        "gradaudit: warning: entry point counting in gradaudit.audits of fake-audit cannot "
+        "be loaded (ModuleNotFoundError: No module named 'no_such_module'), and is left out; "
         "repair or uninstall the distribution that offers it\n"
     )
 

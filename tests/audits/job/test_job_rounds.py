@@ -119,8 +119,8 @@ class Late(DpFilter):
             return dxo
         return DpFilter.process_dxo(self, dxo, shareable, fl_ctx)
 """
-    folder = nvflare_job(tmp_path, [chain({"path": "late.Late", "args": {}})])
-    (folder / "app" / "custom" / "late.py").write_text(code, encoding="utf-8")
+    folder = nvflare_job(tmp_path, [chain({"path": "switching.Late", "args": {}})])
+    (folder / "app" / "custom" / "switching.py").write_text(code, encoding="utf-8")
     (fault,) = audited(folder, JobOptions(noise="gaussian")).faults
     assert fault.name == "update-unfiltered"
     assert fault.says.endswith("(rounds 4, 5)")
