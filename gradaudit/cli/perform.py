@@ -28,7 +28,7 @@ from gradaudit.errors import AuditError, UsageError
 from gradaudit.evidence.redaction import redact
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, fails, verdict, with_findings
-from gradaudit.judging.verdict import UNJUDGED, evidence_lacking
+from gradaudit.judging.verdict import NO_RULE, UNJUDGED, evidence_lacking
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
@@ -190,6 +190,8 @@ def conclude(
     if faults and (settings.exit_zero or not failed):
         raise AuditError(faults)
     lacking = evidence_lacking(judged)
+    if policy is None and not report.provenance.get("attributes"):
+        lacking = [each for each in lacking if each != NO_RULE]  # nothing was asked of a policy
     if (failed or lacking) and not settings.exit_zero:
         for line in filter(None, (faults, claim_exceeded(report), *lacking)):
             typer.echo(f"gradaudit: {printable(line, limit=2000)}", err=True)

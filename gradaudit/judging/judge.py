@@ -30,6 +30,7 @@ from gradaudit.judging.verdict import (
     ANSWERED,
     FAIL_ON,
     KNOWN,
+    NO_RULE,
     UNJUDGED,
     WAIVED,
     answered_subjects,
@@ -358,7 +359,7 @@ def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | No
 
 
 def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]) -> list[Finding]:
-    message = "" if met else "the policy has no rule for what this report holds"
+    message = "" if met else NO_RULE
     if not any(row.status == "measured" for row in report.rows):
         message = "no audit measured a number"
     elif report.interrupted:

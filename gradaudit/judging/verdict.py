@@ -57,6 +57,9 @@ def fails(judged: Report) -> bool:
     return not judged.findings or any(finding.says in levels for finding in judged.findings)
 
 
+NO_RULE = "the policy has no rule for what this report holds"
+
+
 def evidence_lacking(judged: Report) -> list[str]:
     """Return a sentence for each thing that every policy demands, or error rules ask in vain."""
     if judged.provenance.get(UNJUDGED):

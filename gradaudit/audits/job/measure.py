@@ -4,8 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from itertools import product
@@ -22,7 +21,7 @@ from gradaudit.audits.dp_audit.game.hypotheses import reproducible
 from gradaudit.audits.dp_audit.law.theory import Relation
 from gradaudit.audits.dp_audit.middleware import quiet
 from gradaudit.audits.dp_audit.middleware.array_changes import LEAVES
-from gradaudit.audits.dp_audit.middleware.payload import Layout, simulated
+from gradaudit.audits.dp_audit.middleware.payload import Layout, ReplyError, simulated
 from gradaudit.audits.job import Job, JobOptions
 from gradaudit.audits.job.epsilon import (
     RELATIONS,
@@ -46,7 +45,7 @@ from gradaudit.audits.job.job_rounds import (
     representatives,
     rounds_text,
 )
-from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob, Reply
+from gradaudit.audits.job.loading.chains import Fault, JobChain, LoadedJob
 from gradaudit.audits.job.probing import (
     LeftNumbers,
     Probe,
@@ -54,6 +53,7 @@ from gradaudit.audits.job.probing import (
     probe,
     untouched_in_other_formats,
 )
+from gradaudit.audits.job.replies import declare, expect_texts, replies_of
 from gradaudit.audits.rows import Rows
 from gradaudit.core.randomness import sequence
 from gradaudit.core.text import UNBOUNDED, listed
@@ -81,7 +81,6 @@ _LARGER = (
     "twice the clip"
 )
 _SAMPLING = "{} of {} clients take part in a round; what sampling them hides is not counted"
-_NO_NUMBER = "{!r} is no number; write NAME=NUMBER, NAME=none, or NAME alone"
 _ELSEWHERE = "the job's model has no such layer"
 
 
@@ -198,87 +197,8 @@ def load(folder: Path, options: JobOptions) -> LoadedJob:
             f"{folder}: neither meta.json (an NVFlare job) nor pyproject.toml (a Flower app) is "
             "there"
         )
-    _declare(job, replies)
+    declare(job, replies)
     return job
-
-
-def replies_of(texts: Sequence[str]) -> list[Reply]:
-    """Parse what replies are declared to hold; what is no number is a list or text of a mod."""
-    found = []
-    for text in texts:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        number: float | str | None = value if equals else None
-        with suppress(ValueError):
-            number = float(value)
-        found.append(Reply(name, number))
-    return found
-
-
-def _declare(job: LoadedJob, replies: Sequence[Reply]) -> None:
-    """Declare the numbers of replies to the chains that they are for.
-
-    A name without a task is for the tasks whose replies usually hold it, unless one of these is
-    declared to send none; where none does, for all. A constant beside none is a filter's or mod's.
-
-    Raises:
-        UsageError: a task is declared to send no number, and one beside that; a number is declared
-            not to be sent that no reply is assumed to hold; or a usual number to be a text.
-    """
-    tasks = {chain.task for chain in job.chains}
-    usual = {name for chain in job.chains for name in chain.numbers}
-    for reply in replies:
-        _expect_usual(job, reply, usual)
-    for chain in job.chains:
-        silent = f"{chain.task}.none"
-        declared = []
-        for reply in replies:
-            task, _, name = reply.name.rpartition(".")
-            if task in tasks:
-                declared += [replace(reply, name=name)] if task == chain.task else []
-            elif reply.name in usual:
-                here = reply.name in chain.numbers and all(r.name != silent for r in replies)
-                declared += [reply] if here else []
-            else:
-                declared.append(reply)
-        none = [reply for reply in declared if (reply.name, reply.value) == ("none", None)]
-        others = (r for r in declared if r.value is None and r not in none)
-        values = [(reply.name, reply.value) for reply in dict.fromkeys(declared)]
-        for name in (name for name, value in values if value == "none"):
-            if [each for each, _ in values].count(name) > 1:
-                raise UsageError(
-                    f"--replies {name}=none: another option declares that {name} is sent; leave "
-                    "out one of them"
-                )
-        if none and (other := next(others, None)):
-            typed = next(r.name for r in replies if r.name in ("none", silent))
-            raise UsageError(
-                f"--replies {typed}: replies of {chain.task} hold {other.name} too; leave out "
-                f"{typed}, and write NAME=none for each number that is not sent"
-            )
-        chain.declare([Reply(), *(r for r in declared if r not in none)] if none else declared)
-
-
-def _expect_usual(job: LoadedJob, reply: Reply, usual: Collection[str]) -> None:
-    """Refuse an undue NAME=none, and a text in place of a number.
-
-    Raises:
-        UsageError: the reply is one.
-    """
-    own = [chain for chain in job.chains if chain.task == reply.name.rpartition(".")[0]]
-    name = reply.name.rpartition(".")[2] if own else reply.name
-    if reply.value == "none" and all(name not in chain.numbers for chain in own or job.chains):
-        known = [f"{chain.task}.{each}" for chain in job.chains for each in chain.numbers]
-        raise UsageError(
-            f"--replies {reply.name}=none: no reply is assumed to hold it; assumed are: "
-            f"{listed(list(dict.fromkeys(known)), 12)}"
-        )
-    if reply.value is None and reply.name.endswith(".none") and not own:
-        tasks = listed(list(dict.fromkeys(chain.task for chain in job.chains)), 12)
-        raise UsageError(
-            f"--replies {reply.name}: no results of such a task leave; those that do: {tasks}"
-        )
-    if isinstance(reply.value, str) and reply.value != "none" and name in usual:
-        raise UsageError(f"--replies {reply.name}={reply.value}: {_NO_NUMBER.format(reply.value)}")
 
 
 def _loader(framework: str, name: str) -> ModuleType:
@@ -310,27 +230,14 @@ def audited(folder: Path, options: JobOptions) -> Audited:
             _look(found, i, chain, options, private=central)
         if central:
             _look_at_server(found, options)
-    _expect_texts(found, options)
+    expect_texts(
+        replies_of(options.replies),
+        {name for each in found.numbers.values() for name in (*each.declared, *each.constant)},
+    )
     ranks = {name: s.multiplier or s.measured for name, s in found.strength.items()}
     found.faults += weaker_scope(job, ranks)
     found.faults = [located(fault, found.folder) for fault in dict.fromkeys(found.faults)]
     return found
-
-
-def _expect_texts(found: Audited, options: JobOptions) -> None:
-    """Refuse a declared text that no filter or mod adds.
-
-    Raises:
-        UsageError: there is one.
-    """
-    added = {name for each in found.numbers.values() for name in (*each.declared, *each.constant)}
-    for reply in replies_of(options.replies):
-        texts = isinstance(reply.value, str) and reply.value != "none"
-        if texts and f"{reply.name}={reply.value}" not in added:
-            raise UsageError(
-                f"--replies {reply.name}={reply.value}: {_NO_NUMBER.format(reply.value)}; "
-                f"filters or mods add: {listed(sorted(added), 12) or 'nothing'}"
-            )
 
 
 def _look(found: Audited, i: int, chain: JobChain, options: JobOptions, *, private: bool) -> None:
@@ -402,10 +309,11 @@ def _look_at_kind(
         found.numbers[i] = found.numbers.get(i, LeftNumbers()) + numbers
     except (Exception, SystemExit) as error:  # whatever the user's filters and mods raise
         words = str(error) if isinstance(error, AuditError) else one_line(error)
-        name = "chain-fails" if chain.carries == "numbers" else "result-unmeasured"
-        name = "legacy-mod" if "KeyError: 'fitins." in words else name
-        if name == "chain-fails" and words.startswith("the reply is an error"):
-            name = "error-reply"
+        name = "result-unmeasured"
+        if "KeyError: 'fitins." in words:
+            name = "legacy-mod"
+        elif chain.carries == "numbers":
+            name = "error-reply" if isinstance(error, ReplyError) else "chain-fails"
         faults.append(chain.fault(name, what=f"what leaves of {chain.task}", why=words))
     return faults, strength
 

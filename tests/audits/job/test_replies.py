@@ -12,7 +12,8 @@ from command_line import run
 from job_folders import chain, dp, flower_app, nvflare_job
 
 from gradaudit.audits.job import JobOptions
-from gradaudit.audits.job.measure import audited, replies_of
+from gradaudit.audits.job.measure import audited
+from gradaudit.audits.job.replies import replies_of
 from gradaudit.errors import UsageError
 
 pytestmark = pytest.mark.slow

@@ -44,47 +44,24 @@ _CANCELLED = 1e-9
 """A mean shift below this share of the largest is rounding."""
 
 
-class _Instances(type(Generator)):  # type: ignore[misc]
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, Generator)
-
-
-class _Reseeded(Generator, metaclass=_Instances):
-    """A generator of torch that is seeded, where no number is given, as NumPy's are."""
-
-    def seed(self) -> int:
-        """Seed the generator anew."""
-        number: int = _ENTROPY.randbits(64)
-        self.manual_seed(number)
-        return number
-
-
-_SEED = random.Random.seed
-
-
-def _reseed(self: random.Random, a: Any = None, version: int = 2) -> None:
-    _SEED(self, _ENTROPY.randbits(64) if a is None else a, version)
-
-
 @contextmanager
 def reproducible(seed: Seed, device: torch.device) -> Iterator[Generator]:
     """Yield a seeded generator; the global ones are seeded too, and restored afterwards.
 
     A mechanism should draw from the generator that it is given. One that draws from the global
-    generators of torch, numpy or Python, or from new ones that nobody seeds, gets the same numbers
-    in every run all the same; not one that asks the system for random bytes.
+    generators of torch, NumPy or Python, or from a new one of NumPy without a seed, gets the same
+    numbers in every run all the same; one that asks the system for random bytes does not.
     """
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    before = _ENTROPY.randbits, torch.Generator, random.Random.seed
+    randbits = _ENTROPY.randbits
     try:
-        torch.Generator, random.Random.seed = _Reseeded, _reseed  # type: ignore[misc, method-assign]
         _ENTROPY.randbits = random.Random(number(seed, "entropy")).getrandbits
         np.random.seed(sequence(seed, "numpy").generate_state(4))  # noqa: NPY002
         random.seed(number(seed, "python"))
         with drawing_from(number(seed, "torch"), device):
             yield torch_rng(seed, "mechanism", device=device)
     finally:
-        _ENTROPY.randbits, torch.Generator, random.Random.seed = before  # type: ignore[misc, method-assign]
+        _ENTROPY.randbits = randbits
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
 

@@ -34,7 +34,7 @@ from flwr.common import (
 from flwr.compat.common import recorddict_compat as compat
 
 from gradaudit.audits.dp_audit.middleware import quiet
-from gradaudit.audits.dp_audit.middleware.payload import Arrays, Outgoing
+from gradaudit.audits.dp_audit.middleware.payload import Arrays, Outgoing, ReplyError
 from gradaudit.errors import AuditError
 
 MASKING = ("secagg_mod", "secaggplus_mod")
@@ -108,10 +108,11 @@ def outgoing(answer: Message, keys: Sequence[str] = ()) -> Outgoing:
     A number has the name of its record before its own where several records have that name.
 
     Raises:
-        AuditError: it is an error, or two records hold an array of the same key.
+        ReplyError: it is an error.
+        AuditError: two records hold an array of the same key.
     """
     if answer.has_error():
-        raise AuditError(f"the reply is an error: {answer.error.reason}")
+        raise ReplyError(f"the reply is an error: {answer.error.reason}")
     arrays: dict[str, np.ndarray] = {}
     for name, record in answer.content.array_records.items():
         more = arrays_of(record, keys)

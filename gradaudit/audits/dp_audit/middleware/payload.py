@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.core.randomness import Seed, number
+from gradaudit.errors import AuditError
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -22,6 +23,10 @@ LENGTHS = (1e-2, 1.0, 1e2, 1e4)
 LONG = len(LENGTHS) - 2
 Exchange = Literal["numpy", "pytorch"]
 """Whether the arrays of a message are NumPy's or PyTorch's tensors."""
+
+
+class ReplyError(AuditError):
+    """A client's reply is an error, whose reason leaves the client."""
 
 
 @dataclass(frozen=True)
