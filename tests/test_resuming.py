@@ -152,6 +152,25 @@ def test_code_of_the_loss_is_in_the_fingerprint_by_its_values() -> None:
     assert len(prints) == 2
 
 
+def test_code_that_changes_the_gradient_alone_is_in_the_fingerprint() -> None:
+    audited, audit = subject("sex"), Sensitivity(SensitivityOptions(probes=8))
+
+    def whole(outputs: torch.Tensor, labels: torch.Tensor) -> Any:
+        return (outputs[:, 0] - labels).square()
+
+    def cut(outputs: torch.Tensor, labels: torch.Tensor) -> Any:
+        return (outputs[:, 0] - labels) * (outputs[:, 0].detach() - labels)
+
+    prints = {
+        fingerprint(
+            replace(audited, targets=(replace(audited.target, loss=user_loss(loss, "mine")),)),
+            audit,
+        )
+        for loss in (whole, cut)
+    }
+    assert len(prints) == 2
+
+
 def test_workers_and_memory_are_not_in_the_fingerprint() -> None:
     audited, audit = subject("sex"), Sensitivity(SensitivityOptions(probes=8))
     other = replace(audited, jobs=4, memory=1 << 20)

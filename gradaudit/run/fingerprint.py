@@ -1,11 +1,13 @@
 """Fingerprints by which the same command takes up the finished audits of an interrupted scan."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +22,11 @@ from gradaudit.models.target import Target
 from gradaudit.subject import Subject
 
 _RECORDS = 8
-"""Records whose loss stands for the code of the model and of the loss."""
+"""Records whose loss and gradient stand for the code of the model and of the loss."""
 
 
 def identity(subject: Subject) -> str:
-    """Returns a digest of weights, the loss of the first records, data, settings and versions.
+    """Return a digest of weights, loss and gradient of the first records, data and settings.
 
     Neither workers nor memory are in it, for no number depends on them.
     """
@@ -42,12 +44,13 @@ def fingerprint(subject: str, at_preset: Subject, audit: Audit[Any]) -> str:
     Args:
         subject: the subject's ``identity``.
         at_preset: the subject as the audit measures it.
-        audit: with its options, of whose files the content counts.
+        audit: with its options, of whose files the content counts, as that of its own file does.
     """
     options = audit.options.model_dump(mode="json")
     layers = [layer.name for layer in at_preset.layers]
     run = [at_preset.samples, str(at_preset.target.precision), layers]
-    return _digest(subject, audit.name, options, [*_files_of(options)], run)
+    code = digest_of(Path(inspect.getfile(type(audit))))
+    return _digest(subject, audit.name, code, options, [*_files_of(options)], run)
 
 
 def _digest(*facts: object) -> str:
@@ -65,8 +68,11 @@ def _of_target(target: Target, subject: Subject) -> Iterator[str]:
     yield weights.hexdigest()
     model, records = FunctionalModel.of(replace(target, mode="eval")), subject.records
     inputs, labels = model.cast(records.inputs[:_RECORDS]), model.cast(records.labels[:_RECORDS])
-    with torch.no_grad():
-        yield repr(float(model.batch_loss({}, inputs, labels)))
+    parameters = {name: x.clone().requires_grad_() for name, x in model.parameters.items()}
+    loss = model.batch_loss(parameters, inputs, labels)
+    asked = list(parameters.values()) if loss.requires_grad else []
+    gradients = torch.autograd.grad(loss, asked, allow_unused=True) if asked else ()
+    yield repr([float(loss), *(None if g is None else float(g.norm()) for g in gradients)])
 
 
 def _files_of(value: object) -> Iterator[str]:
