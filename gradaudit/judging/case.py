@@ -27,6 +27,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal, Self
 
+from gradaudit.audits.gathering import member_of
 from gradaudit.core.statistics import CONFIDENCE
 from gradaudit.core.text import MANY, UNBOUNDED, deciding_remedy, number
 from gradaudit.judging.policy import Ignore, Rule, known_metrics
@@ -391,7 +392,7 @@ def would_settle(
     if tried is not None and times is not None:
         wanted = max(tried + 1, math.ceil(times * tried - 1e-9))
         count = f"{wanted:,} attacked updates instead of {tried:,}"
-        return f"{count} would settle it (--batches, --solved)"
+        return f"{count} would settle it ({member_of(row)} --batches, --solved)"
     vacuous = row.unbounded or row.details.get(NO_EVIDENCE) is True
     if vacuous and row.doubts:
         return row.doubts[0]

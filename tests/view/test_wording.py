@@ -50,7 +50,9 @@ def test_a_share_says_of_how_many_it_is_and_how_many_would_settle_it() -> None:
     few = few.model_copy(update={"n": 2})
     (concern,) = view(gate(make_report(few))).concerns
     assert concern.evidence.startswith("share of rows 0 [0, 0.851], n = 2")
-    assert concern.settles == "about 36 updates (--batches) instead of 2 would settle it"
+    assert (
+        concern.settles == "about 36 updates (attack table --batches) instead of 2 would settle it"
+    )
     assert 1 - 0.025 ** (1 / 36) <= 0.1 < 1 - 0.025 ** (1 / 35)
 
 

@@ -87,7 +87,7 @@ class AttackTable(Audit[TableOptions]):
             finding="Rows of the table are reconstructed.",
             asks="Are rows of the table reconstructed?",
             noun="share of rows",
-            counts="updates (--batches)",
+            counts="updates (attack table --batches)",
             cleared="not reconstructed",
             helps="batches of more rows than the first layers are wide, or noise (--defense)",
         ),
